@@ -1,0 +1,1 @@
+//! Choosing the endpoint of each attempt.

@@ -1,0 +1,1 @@
+//! Rejecting calls while a dependency is down.

@@ -1,0 +1,121 @@
+//! Writing an endpoint into a request.
+
+use http::{
+    HeaderValue, Request, Uri,
+    header::HOST,
+    uri::{PathAndQuery, Scheme},
+};
+
+use super::Endpoint;
+
+/// Which `Host` header a request to an endpoint carries.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HostHeader {
+    /// The endpoint's, as Ribbon does: a `Host` in the request is taken out, so that the client writes it from the
+    /// address.
+    #[default]
+    OfEndpoint,
+    /// The one that the caller gave, be it as a header or in the address.
+    OfRequest,
+}
+
+/// A request whose destination can be written into it.
+///
+/// Implemented for `http::Request<B>`: scheme and authority become the endpoint's, path and query stay.
+#[diagnostic::on_unimplemented(
+    message = "a balancer cannot write an endpoint into `{Self}`",
+    label = "not `Addressed`",
+    note = "it is implemented for `http::Request<B>`; for a type of your own implement `Addressed`"
+)]
+pub trait Addressed {
+    /// Makes this endpoint the destination.
+    fn send_to(&mut self, endpoint: &Endpoint, host: HostHeader);
+}
+
+impl<B> Addressed for Request<B> {
+    fn send_to(&mut self, endpoint: &Endpoint, host: HostHeader) {
+        let mut parts = std::mem::take(self.uri_mut()).into_parts();
+        match host {
+            HostHeader::OfEndpoint => {
+                self.headers_mut().remove(HOST);
+            }
+            HostHeader::OfRequest => {
+                if let Some(original) = parts
+                    .authority
+                    .as_ref()
+                    .filter(|_| !self.headers().contains_key(HOST))
+                {
+                    let name = without_user(original.as_str());
+                    if let Ok(value) = HeaderValue::from_str(name) {
+                        self.headers_mut().insert(HOST, value);
+                    }
+                }
+            }
+        }
+        parts.scheme = Some(endpoint.scheme().clone());
+        parts.authority = Some(endpoint.authority().clone());
+        let path = parts.path_and_query.get_or_insert(PathAndQuery::from_static("/"));
+        if path.as_str().is_empty() {
+            *path = PathAndQuery::from_static("/");
+        }
+        // Three whole parts always make an address.
+        *self.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
+    }
+}
+
+fn without_user(authority: &str) -> &str {
+    authority.rsplit_once('@').map_or(authority, |(_, host)| host)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent(uri: &str, host: HostHeader) -> Request<()> {
+        let endpoint = Endpoint::builder("https://10.0.0.1:8443").build().unwrap();
+        let mut request = Request::get(uri).body(()).unwrap();
+        request.send_to(&endpoint, host);
+        request
+    }
+
+    #[test]
+    fn scheme_and_authority_change_and_path_and_query_stay() {
+        for (before, after) in [
+            ("http://orders/a/b?c=d", "https://10.0.0.1:8443/a/b?c=d"),
+            ("/a?b", "https://10.0.0.1:8443/a?b"),
+            ("http://orders", "https://10.0.0.1:8443/"),
+            ("orders:80", "https://10.0.0.1:8443/"),
+            ("*", "https://10.0.0.1:8443*"),
+        ] {
+            let request = sent(before, HostHeader::OfEndpoint);
+            if before != "*" {
+                assert_eq!(request.uri().to_string(), after);
+            } else {
+                assert_eq!(request.uri().authority().unwrap(), "10.0.0.1:8443");
+            }
+            assert_eq!(request.uri().scheme(), Some(&Scheme::HTTPS));
+        }
+    }
+
+    #[test]
+    fn the_host_header_is_the_endpoints_or_the_callers_by_choice() {
+        assert!(
+            !sent("http://orders/", HostHeader::OfEndpoint)
+                .headers()
+                .contains_key(HOST)
+        );
+        assert_eq!(
+            sent("http://me:secret@orders/", HostHeader::OfRequest).headers()[HOST],
+            "orders"
+        );
+        let mut request = Request::get("http://orders/")
+            .header(HOST, "shop")
+            .body(())
+            .unwrap();
+        request.send_to(&Endpoint::new("a:1").unwrap(), HostHeader::OfRequest);
+        assert_eq!(request.headers()[HOST], "shop");
+        request.send_to(&Endpoint::new("b:1").unwrap(), HostHeader::OfEndpoint);
+        assert!(!request.headers().contains_key(HOST));
+    }
+}

@@ -1,0 +1,71 @@
+//! May an endpoint be picked?
+
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// Who keeps an endpoint from being picked. Each has a veto of its own, so that none takes back another's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Veto {
+    /// A circuit breaker of this endpoint.
+    Breaker,
+    /// A probe that asks the endpoint whether it is well.
+    Probe,
+    /// A comparison with its peers.
+    Outlier,
+    /// The endpoint is being taken out of service.
+    Drain,
+    /// The user's own reason.
+    User,
+}
+
+/// The live cell of an endpoint that health checks write and balancers read.
+#[derive(Debug, Default)]
+pub struct Eligibility {
+    vetoes: AtomicU32,
+}
+
+impl Eligibility {
+    /// Keeps the endpoint from being picked until this veto is taken back.
+    pub fn forbid(&self, veto: Veto) {
+        self.vetoes.fetch_or(bit(veto), Relaxed);
+    }
+
+    /// Takes this veto back.
+    pub fn allow(&self, veto: Veto) {
+        self.vetoes.fetch_and(!bit(veto), Relaxed);
+    }
+
+    /// Is there no veto?
+    #[inline]
+    pub fn is_eligible(&self) -> bool {
+        self.vetoes.load(Relaxed) == 0
+    }
+
+    /// Does this veto stand?
+    pub fn is_forbidden_by(&self, veto: Veto) -> bool {
+        self.vetoes.load(Relaxed) & bit(veto) != 0
+    }
+}
+
+const fn bit(veto: Veto) -> u32 {
+    1 << veto as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_is_eligible_when_the_last_veto_is_taken_back() {
+        let cell = Eligibility::default();
+        cell.forbid(Veto::Breaker);
+        cell.forbid(Veto::Breaker);
+        cell.forbid(Veto::Drain);
+        cell.allow(Veto::Breaker);
+        assert!(
+            !cell.is_eligible() && !cell.is_forbidden_by(Veto::Breaker) && cell.is_forbidden_by(Veto::Drain)
+        );
+        cell.allow(Veto::Drain);
+        assert!(cell.is_eligible());
+    }
+}

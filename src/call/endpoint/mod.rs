@@ -1,0 +1,14 @@
+//! The servers that calls can go to.
+
+mod address;
+mod eligibility;
+mod one;
+#[cfg(feature = "endpoints")]
+mod set;
+
+pub use self::{
+    address::{Addressed, HostHeader},
+    eligibility::{Eligibility, Veto},
+    one::{Endpoint, EndpointBuilder},
+};
+//pub use self::set::{Endpoints, Snapshot};

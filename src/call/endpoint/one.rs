@@ -1,0 +1,315 @@
+//! One server.
+
+use std::{fmt, str::FromStr, sync::Arc};
+
+use http::{
+    Uri,
+    uri::{Authority, Scheme},
+};
+
+use super::Eligibility;
+use crate::call::ConfigError;
+
+/// A server that calls can go to. Cloning it is cheap, and all clones are one endpoint: a veto put on one is seen
+/// through all.
+///
+/// ```
+/// use tower_outbound::call::Endpoint;
+///
+/// let plain: Endpoint = "http://10.0.0.1:8080".parse()?;
+/// let full = Endpoint::builder("https://10.0.0.2").zone("eu-1").weight(3).tls_name("orders.example").build()?;
+/// assert_eq!(plain.key(), "http://10.0.0.1:8080");
+/// assert_eq!(full.zone(), Some("eu-1"));
+/// # Ok::<(), tower_outbound::call::ConfigError>(())
+/// ```
+#[derive(Clone)]
+pub struct Endpoint(Arc<Inner>);
+
+struct Inner {
+    description: Description,
+    eligibility: Eligibility,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Description {
+    key: Box<str>,
+    scheme: Scheme,
+    authority: Authority,
+    zone: Option<Box<str>>,
+    weight: u32,
+    tls_name: Option<Box<str>>,
+    metadata: Box<[(Box<str>, Box<str>)]>,
+}
+
+impl Endpoint {
+    /// The endpoint at `scheme://host:port`, or `host:port` for plain HTTP.
+    ///
+    /// # Errors
+    ///
+    /// See [`EndpointBuilder::build`].
+    pub fn new(uri: impl Into<String>) -> Result<Self, ConfigError> {
+        Endpoint::builder(uri).build()
+    }
+
+    /// Begins an endpoint at this address, with more to say about it.
+    pub fn builder(uri: impl Into<String>) -> EndpointBuilder {
+        EndpointBuilder {
+            uri: uri.into(),
+            key: None,
+            zone: None,
+            weight: 1,
+            tls_name: None,
+            metadata: Vec::new(),
+        }
+    }
+
+    /// What tells it from others; `scheme://authority` if nothing else was said.
+    pub fn key(&self) -> &str {
+        &self.0.description.key
+    }
+
+    /// The scheme that it is spoken to with.
+    pub fn scheme(&self) -> &Scheme {
+        &self.0.description.scheme
+    }
+
+    /// Its host and port.
+    pub fn authority(&self) -> &Authority {
+        &self.0.description.authority
+    }
+
+    /// The zone that it is in.
+    pub fn zone(&self) -> Option<&str> {
+        self.0.description.zone.as_deref()
+    }
+
+    /// Its share of the traffic relative to others, under rules that look at it. 1 if nothing else was said.
+    pub fn weight(&self) -> u32 {
+        self.0.description.weight
+    }
+
+    /// The name that its certificate must carry, if that is not its host.
+    pub fn tls_name(&self) -> Option<&str> {
+        self.0.description.tls_name.as_deref()
+    }
+
+    /// What else discovery tells of it under this name.
+    pub fn metadata(&self, name: &str) -> Option<&str> {
+        self.0
+            .description
+            .metadata
+            .iter()
+            .find(|(key, _)| **key == *name)
+            .map(|(_, value)| &**value)
+    }
+
+    /// Whether it may be picked.
+    pub fn eligibility(&self) -> &Eligibility {
+        &self.0.eligibility
+    }
+
+    /// Do both say the same of a server, be they one endpoint or not?
+    pub fn describes_the_same(&self, other: &Endpoint) -> bool {
+        self.0.description == other.0.description
+    }
+}
+
+/// Two handles are equal if they are one endpoint.
+impl PartialEq for Endpoint {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Endpoint {}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.authority().fmt(f)
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Endpoint")
+            .field("description", &self.0.description)
+            .field("eligible", &self.0.eligibility.is_eligible())
+            .finish()
+    }
+}
+
+impl FromStr for Endpoint {
+    type Err = ConfigError;
+
+    fn from_str(uri: &str) -> Result<Self, ConfigError> {
+        Endpoint::new(uri)
+    }
+}
+
+impl TryFrom<&str> for Endpoint {
+    type Error = ConfigError;
+
+    fn try_from(uri: &str) -> Result<Self, ConfigError> {
+        Endpoint::new(uri)
+    }
+}
+
+/// What is said of an [`Endpoint`] before it is one.
+#[derive(Debug, Clone)]
+pub struct EndpointBuilder {
+    uri: String,
+    key: Option<String>,
+    zone: Option<String>,
+    weight: u32,
+    tls_name: Option<String>,
+    metadata: Vec<(Box<str>, Box<str>)>,
+}
+
+impl EndpointBuilder {
+    /// What tells it from others. Default: `scheme://authority`.
+    pub fn key(mut self, key: impl Into<String>) -> Self {
+        self.key = Some(key.into());
+        self
+    }
+
+    /// The zone that it is in. Default: none.
+    pub fn zone(mut self, zone: impl Into<String>) -> Self {
+        self.zone = Some(zone.into());
+        self
+    }
+
+    /// Its share of the traffic relative to others. Default: 1.
+    pub fn weight(mut self, weight: u32) -> Self {
+        self.weight = weight;
+        self
+    }
+
+    /// The name that its certificate must carry. Default: its host.
+    pub fn tls_name(mut self, name: impl Into<String>) -> Self {
+        self.tls_name = Some(name.into());
+        self
+    }
+
+    /// Something else to be told of it.
+    pub fn metadata(mut self, name: impl Into<Box<str>>, value: impl Into<Box<str>>) -> Self {
+        self.metadata.push((name.into(), value.into()));
+        self
+    }
+
+    /// The endpoint.
+    ///
+    /// # Errors
+    ///
+    /// If the address is no `scheme://host:port` or `host:port`, names a user, a path or a query, or if a key, a
+    /// zone or a name is empty, or the weight is zero.
+    pub fn build(self) -> Result<Endpoint, ConfigError> {
+        let bad =
+            |fix: &'static str| ConfigError::new("Endpoint", "uri", format_args!("{:?}", self.uri), fix);
+        let uri: Uri = self
+            .uri
+            .parse()
+            .map_err(|_| bad("give scheme://host:port or host:port"))?;
+        let authority = uri
+            .authority()
+            .ok_or_else(|| bad("give scheme://host:port or host:port"))?
+            .clone();
+        if authority.as_str().contains('@') {
+            // Named apart, since the value itself must not be shown.
+            return Err(ConfigError::new(
+                "Endpoint",
+                "uri",
+                format_args!("an address with a user in it, at {:?}", authority.host()),
+                "send credentials in a header",
+            ));
+        }
+        if authority.host().is_empty() {
+            return Err(bad("give a host"));
+        }
+        if uri.path_and_query().is_some_and(|path| path.as_str() != "/") {
+            return Err(bad("leave path and query away: a call brings its own"));
+        }
+        let scheme = uri.scheme().cloned().unwrap_or(Scheme::HTTP);
+        let key = self.key.unwrap_or_else(|| format!("{scheme}://{authority}"));
+        for (field, value) in [
+            ("key", Some(&key)),
+            ("zone", self.zone.as_ref()),
+            ("tls_name", self.tls_name.as_ref()),
+        ] {
+            if value.is_some_and(|value| value.trim().is_empty()) {
+                return Err(ConfigError::new(
+                    "Endpoint",
+                    field,
+                    "empty",
+                    "give a name, or leave it away",
+                ));
+            }
+        }
+        if self.weight == 0 {
+            return Err(ConfigError::new(
+                "Endpoint",
+                "weight",
+                0,
+                "give 1 or more; to take it out of service leave it out, or put a veto on it",
+            ));
+        }
+        Ok(Endpoint(Arc::new(Inner {
+            description: Description {
+                key: key.into(),
+                scheme,
+                authority,
+                zone: self.zone.map(Into::into),
+                weight: self.weight,
+                tls_name: self.tls_name.map(Into::into),
+                metadata: self.metadata.into(),
+            },
+            eligibility: Eligibility::default(),
+        })))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_scheme_is_http_unless_it_is_said() {
+        let plain = Endpoint::new("host:8080").unwrap();
+        assert_eq!(
+            (plain.scheme(), plain.authority().as_str()),
+            (&Scheme::HTTP, "host:8080")
+        );
+        let tls = Endpoint::new("https://host/").unwrap();
+        assert_eq!((tls.scheme(), tls.key()), (&Scheme::HTTPS, "https://host"));
+        assert_eq!(Endpoint::new("[::1]:80").unwrap().key(), "http://[::1]:80");
+    }
+
+    #[test]
+    fn wrong_addresses_are_refused_with_the_reason() {
+        for (uri, says) in [
+            ("", "give scheme"),
+            ("/path", "give scheme"),
+            ("http://host/path", "path and query"),
+            ("http://host?query", "path and query"),
+            ("http://user:pass@host", "header"),
+            ("ht tp://x", "give scheme"),
+        ] {
+            let error = Endpoint::new(uri).unwrap_err();
+            assert!(error.fix().contains(says), "{uri}: {error}");
+            assert!(!error.to_string().contains("pass@"), "{error}");
+        }
+        assert_eq!(
+            Endpoint::builder("a:1").weight(0).build().unwrap_err().field(),
+            "weight"
+        );
+        assert_eq!(
+            Endpoint::builder("a:1").zone(" ").build().unwrap_err().field(),
+            "zone"
+        );
+    }
+
+    #[test]
+    fn equal_descriptions_are_not_one_endpoint() {
+        let (a, b) = (Endpoint::new("a:1").unwrap(), Endpoint::new("a:1").unwrap());
+        assert!(a.describes_the_same(&b) && a != b && a == a.clone());
+    }
+}

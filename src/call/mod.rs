@@ -1,0 +1,41 @@
+//! The ground floor: what all layers share, and none of it depends on a layer.
+//!
+//! | question | answered by |
+//! | --- | --- |
+//! | What went wrong, and could a server have seen it? | [`Fault`], [`Sent`] |
+//! | What does an outcome count as? | [`Verdict`], [`Classify`] |
+//! | How much time is left, and where did the last attempt go? | [`CallScope`] |
+//! | What happened in this call? | [`Trail`] |
+//! | May this request be sent again? | [`OutboundRequest`], [`Semantics`] |
+//! | Where can it go? | [`Endpoint`], `Endpoints` |
+//! | Is there room for another retry? | `RetryBudget` |
+//!
+//! A **call** is what the caller asked for; an **attempt** is one sending of it. The two are never mixed.
+
+mod body;
+pub(crate) mod config;
+pub mod connecting;
+mod endpoint;
+mod fault;
+mod request;
+pub mod retry_after;
+pub mod scope;
+mod status;
+mod trail;
+mod verdict;
+
+pub use self::{
+    body::{OnceBody, RepeatBody},
+    config::{ConfigError, LONGEST},
+    endpoint::{Addressed, Eligibility, Endpoint, EndpointBuilder, HostHeader, Veto},
+    fault::{
+        CircuitOpen, CircuitState, ConnectTimedOut, ExecutionTimedOut, Fault, FaultError, FaultKind,
+        NoEndpoint, NoTimeLeft, NotReady, ReadPhase, ReadTimedOut, Rejection, Sent, StatusError, chain,
+    },
+    request::{IDEMPOTENCY_KEY, KeptRequest, NotRepeatable, OutboundRequest, Semantics},
+    scope::CallScope,
+    status::StatusSet,
+    trail::{Attempt, AttemptOutcome, CallFailed, Event, NotRetried, Retry, RetryTo, Stop, Trail},
+    verdict::{ByFault, Classify, ErrorRef, Verdict},
+};
+pub use tower::BoxError;

@@ -1,0 +1,380 @@
+//! What travels with a call between the layers of a stack: down, the deadline and the wish for the next pick; up,
+//! the endpoint that was picked and the trail of attempts.
+//!
+//! A scope is put on the thread around each `call` and each `poll` of the layers below, and taken off afterwards.
+//! That costs a few moves of a small struct, no allocation, works for any request type, and passes through foreign
+//! layers in between. It is lost where a stack goes on in another task: below a `tower::buffer::Buffer` or a
+//! `tokio::spawn` the deadline, the wish and the trail of the layers above are not seen.
+//!
+//! # Where a call begins
+//!
+//! Which attempts belong to one call is decided by the layer that owns the trail: [`begin`](CallScope::begin) makes
+//! a new one, whatever is around it, and [`join_or_begin`](CallScope::join_or_begin) does so only where there is
+//! none. `TrailLayer`, at the top of each nest, begins one; so does a retry layer that stands alone. The deadline
+//! goes on into a new call: a call made while another is served must not outlive it.
+
+use std::{cell::Cell, mem};
+
+use tokio::time::{Duration, Instant};
+use tower::BoxError;
+
+use super::{
+    endpoint::Endpoint,
+    fault::Fault,
+    trail::{Attempt, AttemptOutcome, CallFailed, Event, Trail},
+};
+
+thread_local! {
+    static CURRENT: Cell<CallScope> = const { Cell::new(CallScope::NOWHERE) };
+}
+
+/// What travels with a call. A layer keeps one for each call, and [enters](CallScope::enter) it around whatever it
+/// calls and polls.
+#[derive(Debug)]
+pub struct CallScope {
+    deadline: Option<Instant>,
+    stay: Option<Endpoint>,
+    picked: Option<Endpoint>,
+    journal: Journal,
+    /// Does the trail end with this scope, or belong to one around it?
+    owner: bool,
+    /// False for the ground that a thread stands on when no call is being polled.
+    within_a_call: bool,
+}
+
+#[derive(Debug)]
+enum Journal {
+    /// Nobody would read it.
+    Closed,
+    /// Written from the first failure on, so that a call without one allocates nothing.
+    Open(Option<Box<Trail>>),
+}
+
+impl CallScope {
+    const NOWHERE: CallScope = CallScope {
+        deadline: None,
+        stay: None,
+        picked: None,
+        journal: Journal::Closed,
+        owner: false,
+        within_a_call: false,
+    };
+
+    /// A new call, with a trail of its own. The deadline of a call around it holds for it too.
+    pub fn begin() -> CallScope {
+        CallScope {
+            journal: Journal::Open(None),
+            owner: true,
+            ..CallScope::join()
+        }
+    }
+
+    /// A part of the call that is being made, if there is one: deadline and trail are that call's.
+    pub fn join() -> CallScope {
+        CallScope {
+            deadline: deadline(),
+            within_a_call: true,
+            ..CallScope::NOWHERE
+        }
+    }
+
+    /// A part of the call that is being made, or a new call where none keeps a trail.
+    pub fn join_or_begin() -> CallScope {
+        if current(|scope| matches!(scope.journal, Journal::Open(_))) {
+            CallScope::join()
+        } else {
+            CallScope::begin()
+        }
+    }
+
+    /// The instant after which nobody waits for the call any more.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// Moves the deadline nearer. A later one than there is changes nothing.
+    pub fn narrow(&mut self, deadline: Instant) {
+        self.deadline = Some(self.deadline.map_or(deadline, |earlier| earlier.min(deadline)));
+    }
+
+    /// How much time is left: none without a deadline.
+    pub fn remaining(&self) -> Option<Duration> {
+        self.deadline
+            .map(|deadline| deadline.saturating_duration_since(Instant::now()))
+    }
+
+    /// Wishes that the next pick stays on this endpoint; `None` takes the wish back.
+    pub fn wish_to_stay(&mut self, endpoint: Option<Endpoint>) {
+        self.stay = endpoint;
+    }
+
+    /// The wish of a layer above, if there is one. It holds for one pick.
+    pub fn take_wish(&mut self) -> Option<Endpoint> {
+        self.stay.take()
+    }
+
+    /// The endpoint of the latest attempt that has ended.
+    pub fn picked(&self) -> Option<&Endpoint> {
+        self.picked.as_ref()
+    }
+
+    /// Says to the layers above where the attempt went. Nobody is told outside of a call.
+    pub fn set_picked(&mut self, endpoint: Endpoint) {
+        if self.within_a_call {
+            self.picked = Some(endpoint);
+        }
+    }
+
+    /// The endpoints that attempts of this call have gone to, as far as the trail tells: an attempt is in it once a
+    /// first one has failed.
+    pub fn tried(&self) -> impl Iterator<Item = &Endpoint> {
+        self.trail()
+            .into_iter()
+            .flat_map(Trail::attempts)
+            .filter_map(Attempt::endpoint)
+    }
+
+    /// The trail, from the first failure on.
+    pub fn trail(&self) -> Option<&Trail> {
+        match &self.journal {
+            Journal::Open(trail) => trail.as_deref(),
+            Journal::Closed => None,
+        }
+    }
+
+    /// How many attempts have been written down.
+    pub fn attempts(&self) -> usize {
+        self.trail().map_or(0, Trail::len)
+    }
+
+    /// Writes into the trail, starting it if need be. Nothing happens where nobody would read it.
+    pub fn record(&mut self, event: impl Into<Event>) {
+        if let Journal::Open(trail) = &mut self.journal {
+            trail.get_or_insert_default().push(event.into());
+        }
+    }
+
+    /// Writes a successful attempt into the trail, if an earlier attempt has started it.
+    pub fn record_answer(&mut self, attempt: Attempt) {
+        if let Journal::Open(Some(trail)) = &mut self.journal {
+            trail.push(attempt.into());
+        }
+    }
+
+    /// Sees to it that an attempt which failed is in the trail: as `before` says how many were in it when the
+    /// attempt started, a layer below may have written it down, as failed or as answered.
+    pub fn record_failure(&mut self, before: usize, started: Instant, fault: Fault) {
+        if self.attempts() == before {
+            let endpoint = self.picked.clone();
+            self.record(Attempt::new(
+                endpoint,
+                started,
+                Instant::now(),
+                AttemptOutcome::Failed(fault),
+            ));
+        } else if let Journal::Open(Some(trail)) = &mut self.journal {
+            trail.blame_last(fault);
+        }
+    }
+
+    /// Puts this scope on the thread while `f` runs. Whatever the layers below have written is in it afterwards.
+    #[inline]
+    pub fn enter<R>(&mut self, f: impl FnOnce() -> R) -> R {
+        let entered = Entered::new(self);
+        let result = f();
+        drop(entered);
+        result
+    }
+
+    /// Ends the part of the call that this scope stands for: the scope around it learns where the last attempt
+    /// went, and an error takes the trail with it, if the trail ends here.
+    pub fn finish<T>(&mut self, result: Result<T, BoxError>) -> Result<T, BoxError> {
+        if let Some(endpoint) = self.picked.take() {
+            current(|around| around.set_picked(endpoint));
+        }
+        result.map_err(|error| match self.take_trail() {
+            Some(trail) => Box::new(CallFailed::new(trail, error)),
+            None => error,
+        })
+    }
+
+    /// The trail, if this scope owns one and an attempt has failed.
+    pub fn take_trail(&mut self) -> Option<Box<Trail>> {
+        match &mut self.journal {
+            Journal::Open(trail) if self.owner => trail.take(),
+            _ => None,
+        }
+    }
+}
+
+/// While it lives, a scope is on the thread; a panic takes it off as well.
+struct Entered<'a> {
+    scope: &'a mut CallScope,
+    around: CallScope,
+}
+
+impl<'a> Entered<'a> {
+    #[inline]
+    fn new(scope: &'a mut CallScope) -> Self {
+        let mut entering = mem::replace(scope, CallScope::NOWHERE);
+        let mut around = CURRENT.replace(CallScope::NOWHERE);
+        if !entering.owner {
+            entering.journal = mem::replace(&mut around.journal, Journal::Closed);
+        }
+        CURRENT.set(entering);
+        Entered { scope, around }
+    }
+}
+
+impl Drop for Entered<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let mut leaving = CURRENT.replace(CallScope::NOWHERE);
+        let mut around = mem::replace(&mut self.around, CallScope::NOWHERE);
+        if !leaving.owner {
+            around.journal = mem::replace(&mut leaving.journal, Journal::Closed);
+        }
+        *self.scope = leaving;
+        CURRENT.set(around);
+    }
+}
+
+/// Looks at, or writes into, the scope that is on the thread. `f` must not poll anything: within it no scope is.
+pub fn current<R>(f: impl FnOnce(&mut CallScope) -> R) -> R {
+    struct PutBack(CallScope);
+    impl Drop for PutBack {
+        fn drop(&mut self) {
+            CURRENT.set(mem::replace(&mut self.0, CallScope::NOWHERE));
+        }
+    }
+    let mut taken = PutBack(CURRENT.replace(CallScope::NOWHERE));
+    f(&mut taken.0)
+}
+
+/// The deadline of the call that is being made.
+pub fn deadline() -> Option<Instant> {
+    current(|scope| scope.deadline)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+    use crate::call::{FaultKind, Sent};
+
+    fn fault() -> Fault {
+        Fault::new(FaultKind::Reset, Sent::Maybe)
+    }
+
+    fn attempt(endpoint: &Endpoint) -> Attempt {
+        let now = Instant::now();
+        Attempt::new(Some(endpoint.clone()), now, now, AttemptOutcome::Failed(fault()))
+    }
+
+    fn endpoint(uri: &str) -> Endpoint {
+        Endpoint::new(uri).unwrap()
+    }
+
+    #[test]
+    fn the_nearest_deadline_holds_and_ends_with_its_scope() {
+        let now = Instant::now();
+        let (near, far) = (now + Duration::from_secs(1), now + Duration::from_secs(9));
+        let mut outer = CallScope::begin();
+        outer.narrow(near);
+        outer.enter(|| {
+            let mut inner = CallScope::join();
+            inner.narrow(far);
+            inner.enter(|| assert_eq!(deadline(), Some(near)));
+        });
+        assert_eq!(deadline(), None);
+    }
+
+    #[test]
+    fn a_trail_written_below_is_owned_above_and_goes_out_with_the_error() {
+        let (a, b) = (endpoint("http://a"), endpoint("http://b"));
+        let mut call = CallScope::begin();
+        for (n, endpoint) in [&a, &b].into_iter().enumerate() {
+            call.enter(|| {
+                let mut part = CallScope::join_or_begin();
+                part.enter(|| {
+                    current(|scope| {
+                        assert_eq!(scope.tried().count(), n, "the part before is known to the next");
+                        scope.record(attempt(endpoint));
+                    });
+                });
+                assert!(
+                    part.finish(Err::<(), _>("failed".into()))
+                        .unwrap_err()
+                        .downcast::<CallFailed>()
+                        .is_err()
+                );
+            });
+        }
+        let error = call.finish(Err::<(), _>("failed".into())).unwrap_err();
+        assert_eq!(Trail::of(&*error).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_call_within_a_call_keeps_a_trail_of_its_own() {
+        let a = endpoint("http://a");
+        let mut served = CallScope::begin();
+        served.enter(|| {
+            let mut made = CallScope::begin();
+            made.enter(|| current(|scope| scope.record(attempt(&a))));
+            assert_eq!(made.attempts(), 1);
+        });
+        assert_eq!(served.attempts(), 0);
+    }
+
+    #[test]
+    fn the_endpoint_picked_is_told_level_by_level() {
+        let a = endpoint("http://a");
+        let mut outer = CallScope::begin();
+        outer.enter(|| {
+            let mut inner = CallScope::join();
+            inner.enter(|| current(|scope| scope.set_picked(a.clone())));
+            assert_eq!(inner.picked(), Some(&a));
+            let _ = inner.finish(Ok(()));
+        });
+        assert_eq!(outer.picked(), Some(&a));
+        let _ = outer.finish(Ok(()));
+        current(|ground| assert!(ground.picked().is_none(), "nothing is left on the thread"));
+    }
+
+    #[test]
+    fn a_failure_is_written_down_once_whichever_layer_saw_it_first() {
+        let now = Instant::now();
+        let mut scope = CallScope::begin();
+        scope.record_failure(0, now, fault());
+        assert_eq!(scope.attempts(), 1);
+        scope.record_failure(0, now, fault());
+        assert_eq!(scope.attempts(), 1, "a layer below had it");
+        scope.record_answer(Attempt::new(None, now, now, AttemptOutcome::Answered));
+        scope.record_failure(1, now, fault());
+        let last = scope.trail().unwrap().attempts().last().unwrap().outcome();
+        assert_eq!(
+            (scope.attempts(), last),
+            (2, AttemptOutcome::Failed(fault())),
+            "the answer was a failure"
+        );
+    }
+
+    #[test]
+    fn an_answer_without_an_earlier_failure_starts_no_trail() {
+        let now = Instant::now();
+        let mut scope = CallScope::begin();
+        scope.record_answer(Attempt::new(None, now, now, AttemptOutcome::Answered));
+        assert!(scope.trail().is_none());
+    }
+
+    #[test]
+    fn a_panic_below_leaves_the_thread_clean() {
+        let mut scope = CallScope::begin();
+        scope.narrow(Instant::now());
+        let panicked = catch_unwind(AssertUnwindSafe(|| scope.enter(|| panic!("below"))));
+        assert!(panicked.is_err());
+        assert_eq!(deadline(), None);
+        assert!(scope.deadline().is_some(), "and the scope is whole");
+    }
+}

@@ -1,0 +1,133 @@
+//! What an outcome counts as.
+
+use std::{error::Error, sync::Arc};
+
+use super::fault::{Fault, FaultKind, StatusError, chain};
+
+/// An error as classifiers see it, whatever layer it comes from.
+pub type ErrorRef<'a> = &'a (dyn Error + Send + Sync + 'static);
+
+/// What the outcome of a call or of an attempt counts as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// The dependency did its work.
+    Success,
+    /// The dependency failed.
+    Failure,
+    /// The caller's fault, or nobody's: never counted.
+    Ignored,
+}
+
+impl Verdict {
+    /// The verdict on an error: the one it was given when it was classified, or else the one its [`Fault`] has.
+    ///
+    /// Rejections by a layer of this crate, and finding no endpoint, are [`Ignored`](Verdict::Ignored): no server
+    /// had a part in them. All other faults are a [`Failure`](Verdict::Failure).
+    pub fn of(error: &(dyn Error + 'static)) -> Verdict {
+        if let Some(status) = chain(error).find_map(|error| error.downcast_ref::<StatusError>()) {
+            return status.verdict();
+        }
+        match Fault::of(error).kind() {
+            FaultKind::Rejected(_) | FaultKind::NoEndpoint => Verdict::Ignored,
+            _ => Verdict::Failure,
+        }
+    }
+}
+
+/// Gives the [`Verdict`] on outcomes.
+///
+/// A closure `Fn(Result<&Response, ErrorRef<'_>>) -> Verdict` is a classifier. Errors come type-erased at every
+/// level, so that one object can serve all layers of a nest, which then cannot disagree.
+///
+/// ```
+/// use tower_outbound::call::{Classify, ErrorRef, Verdict};
+///
+/// let classify = |outcome: Result<&http::Response<()>, ErrorRef<'_>>| match outcome {
+///     Ok(response) if response.status().is_server_error() => Verdict::Failure,
+///     Ok(_) => Verdict::Success,
+///     Err(error) => Verdict::of(error),
+/// };
+/// assert_eq!(classify.classify(Ok(&http::Response::new(()))), Verdict::Success);
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` gives no verdict on answers of type `{Response}`",
+    label = "no verdict on `{Response}`",
+    note = "a closure `Fn(Result<&{Response}, ErrorRef<'_>>) -> Verdict` is a classifier",
+    note = "a classifier of statuses needs `http::Response`: does a layer below change the response?"
+)]
+pub trait Classify<Response> {
+    /// What this outcome counts as.
+    fn classify(&self, outcome: Result<&Response, ErrorRef<'_>>) -> Verdict;
+}
+
+#[diagnostic::do_not_recommend]
+impl<F, Response> Classify<Response> for F
+where
+    F: Fn(Result<&Response, ErrorRef<'_>>) -> Verdict,
+{
+    #[inline]
+    fn classify(&self, outcome: Result<&Response, ErrorRef<'_>>) -> Verdict {
+        self(outcome)
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl<C: Classify<Response> + ?Sized, Response> Classify<Response> for Arc<C> {
+    #[inline]
+    fn classify(&self, outcome: Result<&Response, ErrorRef<'_>>) -> Verdict {
+        (**self).classify(outcome)
+    }
+}
+
+/// The default classifier: an answer, whatever it is, is a success; an error counts as [`Verdict::of`] says.
+///
+/// It serves requests and responses of any type. Over HTTP it needs a `StatusErrorClassifier` below, which turns
+/// statuses into errors, or that layer's policy in its place.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ByFault;
+
+impl<Response> Classify<Response> for ByFault {
+    #[inline]
+    fn classify(&self, outcome: Result<&Response, ErrorRef<'_>>) -> Verdict {
+        match outcome {
+            Ok(_) => Verdict::Success,
+            Err(error) => Verdict::of(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+    use crate::call::{FaultError, Rejection, Sent};
+
+    #[test]
+    fn rejections_and_a_missing_endpoint_are_nobodys_failure() {
+        for kind in [
+            FaultKind::Rejected(Rejection::Breaker),
+            FaultKind::Rejected(Rejection::Bulkhead),
+            FaultKind::NoEndpoint,
+        ] {
+            let error = FaultError::new(Fault::new(kind, Sent::No), "turned away");
+            assert_eq!(Verdict::of(&error), Verdict::Ignored, "{kind:?}");
+        }
+        let reset = io::Error::from(io::ErrorKind::ConnectionReset);
+        assert_eq!(Verdict::of(&reset), Verdict::Failure);
+    }
+
+    #[test]
+    fn a_shared_classifier_and_a_closure_classify_alike() {
+        let closure = |outcome: Result<&u8, ErrorRef<'_>>| {
+            if matches!(outcome, Ok(7)) {
+                Verdict::Success
+            } else {
+                Verdict::Ignored
+            }
+        };
+        let shared = Arc::new(closure);
+        assert_eq!(closure.classify(Ok(&7)), shared.classify(Ok(&7)));
+        assert_eq!(shared.classify(Ok(&8)), Verdict::Ignored);
+    }
+}

@@ -1,0 +1,1 @@
+//! Statuses turned into errors and verdicts.

@@ -1,0 +1,1 @@
+//! A hyper-util client, set up right.

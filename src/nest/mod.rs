@@ -1,0 +1,1 @@
+//! All layers in one stack.

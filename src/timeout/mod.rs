@@ -1,0 +1,1 @@
+//! Limits on how long things may take.
