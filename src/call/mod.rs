@@ -24,6 +24,8 @@ mod status;
 mod trail;
 mod verdict;
 
+#[cfg(feature = "classify")]
+pub(crate) use self::body::Prefix;
 pub use self::{
     body::{OnceBody, RepeatBody},
     config::{ConfigError, LONGEST},
