@@ -32,14 +32,21 @@ fn nest(c: &mut Criterion) {
         std::future::ready(Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())))
     });
     group.bench_function("raw service", |b| {
-        b.iter_batched(request, |request| raw.call(request).now_or_never().unwrap(), BatchSize::SmallInput);
+        b.iter_batched(
+            request,
+            |request| raw.call(request).now_or_never().unwrap(),
+            BatchSize::SmallInput,
+        );
     });
 
     let client = service_fn(|request: Request<UploadBody<Full<Bytes>>>| {
         black_box(&request);
         std::future::ready(Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())))
     });
-    let endpoints: Endpoints = ["a:1", "b:1", "c:1"].into_iter().map(|uri| Endpoint::new(uri).unwrap()).collect();
+    let endpoints: Endpoints = ["a:1", "b:1", "c:1"]
+        .into_iter()
+        .map(|uri| Endpoint::new(uri).unwrap())
+        .collect();
     let mut nest = Nest::builder("orders", endpoints).build(client).unwrap();
     let mut ready = std::task::Context::from_waker(std::task::Waker::noop());
     group.bench_function("nest", |b| {

@@ -52,7 +52,11 @@ type Changes = mpsc::UnboundedSender<Change<String, Endpoint>>;
 #[tokio::main]
 async fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let told = if arguments.is_empty() { tell_the_story().await } else { call_a_service(arguments).await };
+    let told = if arguments.is_empty() {
+        tell_the_story().await
+    } else {
+        call_a_service(arguments).await
+    };
     match told {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => {
@@ -94,8 +98,15 @@ fn join(changes: &Changes, backend: &Backend) -> Result<(), BoxError> {
 
 /// Sends one call, reads the answer to its end, and tells how long it took.
 async fn send(nest: &HttpClientNest, method: &Method, path: &str) -> Result<(Outcome, Duration), BoxError> {
-    let body = if *method == Method::GET { Bytes::new() } else { Bytes::from_static(b"one order, please\n") };
-    let request = Request::builder().method(method).uri(path).body(Full::new(body))?;
+    let body = if *method == Method::GET {
+        Bytes::new()
+    } else {
+        Bytes::from_static(b"one order, please\n")
+    };
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .body(Full::new(body))?;
     let began = Instant::now();
     let outcome = match nest.send(request).await {
         Ok(response) => {
@@ -143,7 +154,12 @@ async fn each_kind_of_server(show: &mut Show) -> Result<bool, BoxError> {
                 .build_http()?;
             let (outcome, took) = send(&nest, &method, "/orders").await?;
             let breaker = format!("breaker {}", nest.handle().breaker().state());
-            show.call(&format!("{method} /orders to \"{name}\""), &outcome, took, &breaker);
+            show.call(
+                &format!("{method} /orders to \"{name}\""),
+                &outcome,
+                took,
+                &breaker,
+            );
             sent += show::sent_to(&outcome, &server.address().to_string());
             sent_next += show::sent_to(&outcome, &next.address().to_string());
         }
@@ -155,7 +171,9 @@ async fn each_kind_of_server(show: &mut Show) -> Result<bool, BoxError> {
 }
 
 async fn an_outage(show: &mut Show) -> Result<bool, BoxError> {
-    show.title("2. An outage: two of three servers fail, the circuit opens; they leave the stream, it recovers");
+    show.title(
+        "2. An outage: two of three servers fail, the circuit opens; they leave the stream, it recovers",
+    );
     let sleep_window = Duration::from_secs(2);
     let good = Backend::start("healthy", Manner::Answers(200)).await?;
     let resets = Backend::start("resets", Manner::ResetsAfterReading).await?;
@@ -166,7 +184,11 @@ async fn an_outage(show: &mut Show) -> Result<bool, BoxError> {
         show.name(server.address(), server.name());
         join(&changes, server)?;
     }
-    let breaker = Breaker::builder("orders").volume(10).error_percent(50).sleep_window(sleep_window).build()?;
+    let breaker = Breaker::builder("orders")
+        .volume(10)
+        .error_percent(50)
+        .sleep_window(sleep_window)
+        .build()?;
     let nest: HttpClientNest = Nest::builder("orders", endpoints)
         .breaker(breaker.clone())
         // The next endpoint may be the other bad one; without it the outage shows at once.
@@ -180,7 +202,12 @@ async fn an_outage(show: &mut Show) -> Result<bool, BoxError> {
     for n in 1..=20 {
         let (outcome, took) = send(&nest, &Method::POST, "/orders").await?;
         let counts = breaker.counts();
-        let state = format!("breaker {} ({} of {} failed)", breaker.state(), counts.failures(), counts.total());
+        let state = format!(
+            "breaker {} ({} of {} failed)",
+            breaker.state(),
+            counts.failures(),
+            counts.total()
+        );
         if show::trail(&outcome).is_none() {
             rejected += 1;
         }
@@ -192,7 +219,9 @@ async fn an_outage(show: &mut Show) -> Result<bool, BoxError> {
         outcomes.push(outcome);
     }
     let opened = breaker.state() == tower_outbound::call::CircuitState::Open;
-    show.text(&format!("\n    {rejected} calls were rejected without a word to any server"));
+    show.text(&format!(
+        "\n    {rejected} calls were rejected without a word to any server"
+    ));
 
     for server in [&resets, &refuses] {
         changes.send(Change::Remove(server.uri()))?;
@@ -204,20 +233,30 @@ async fn an_outage(show: &mut Show) -> Result<bool, BoxError> {
     tokio::time::sleep(sleep_window + Duration::from_millis(100)).await;
     for _ in 0..2 {
         let (outcome, took) = send(&nest, &Method::POST, "/orders").await?;
-        show.call("POST /orders", &outcome, took, &format!("breaker {}", breaker.state()));
+        show.call(
+            "POST /orders",
+            &outcome,
+            took,
+            &format!("breaker {}", breaker.state()),
+        );
         outcomes.push(outcome);
     }
     let recovered = breaker.state() == tower_outbound::call::CircuitState::Closed;
     let ledger = servers.map(|server| {
         let address = server.address().to_string();
-        let sent = outcomes.iter().map(|outcome| show::sent_to(outcome, &address)).sum();
+        let sent = outcomes
+            .iter()
+            .map(|outcome| show::sent_to(outcome, &address))
+            .sum();
         (server.name(), sent, server.received())
     });
     Ok(show.ledger(&ledger) && opened && recovered && rejected > 0)
 }
 
 async fn the_eight_seconds(show: &mut Show) -> Result<bool, BoxError> {
-    show.title("3. The well-known case: read limit 1 s, retryer (1000 ms, 1000 ms, 3), a server that sleeps 2 s");
+    show.title(
+        "3. The well-known case: read limit 1 s, retryer (1000 ms, 1000 ms, 3), a server that sleeps 2 s",
+    );
     let slow = Backend::start("sleeps 2 s", Manner::Sleeps(Duration::from_secs(2))).await?;
     show.name(slow.address(), slow.name());
     let nest = |next| {
@@ -236,12 +275,24 @@ async fn the_eight_seconds(show: &mut Show) -> Result<bool, BoxError> {
     };
     // Both at once, to save the reader's time.
     let ((_one, without), (_two, with)) = (nest(0)?, nest(1)?);
-    let (without, with) =
-        tokio::join!(send(&without, &Method::GET, "/slow"), send(&with, &Method::GET, "/slow"));
+    let (without, with) = tokio::join!(
+        send(&without, &Method::GET, "/slow"),
+        send(&with, &Method::GET, "/slow")
+    );
     let ((without, five), (with, eight)) = (without?, with?);
-    show.call("GET /slow, without a retry on the next server", &without, five, "5 s expected");
+    show.call(
+        "GET /slow, without a retry on the next server",
+        &without,
+        five,
+        "5 s expected",
+    );
     show.text("    3 attempts of 1 s each, and 2 pauses of 1 s between them");
-    show.call("GET /slow, with one retry on the next server, ribbon's default", &with, eight, "8 s expected");
+    show.call(
+        "GET /slow, with one retry on the next server, ribbon's default",
+        &with,
+        eight,
+        "8 s expected",
+    );
     show.text("    each of feign's 3 attempts is 2 attempts of ribbon: 6 of 1 s each, and 2 pauses of 1 s");
     let address = slow.address().to_string();
     let sent = show::sent_to(&without, &address) + show::sent_to(&with, &address);
@@ -267,13 +318,24 @@ async fn nothing_afterwards(show: &mut Show) -> Result<bool, BoxError> {
         .record_every_call(true)
         .build_http()?;
     let (outcome, took) = send(&nest, &Method::GET, "/slow").await?;
-    show.call("GET /slow, execution limit 1.5 s", &outcome, took, "1.5 s expected");
+    show.call(
+        "GET /slow, execution limit 1.5 s",
+        &outcome,
+        took,
+        "1.5 s expected",
+    );
     let at_the_end = slow.received() + other.received();
     tokio::time::sleep(Duration::from_secs(3)).await;
     let later = slow.received() + other.received();
-    show.text(&format!("    received when the call ended: {at_the_end}; three seconds later: {later}"));
+    show.text(&format!(
+        "    received when the call ended: {at_the_end}; three seconds later: {later}"
+    ));
     let ledger = [&slow, &other].map(|server| {
-        (server.name(), show::sent_to(&outcome, &server.address().to_string()), server.received())
+        (
+            server.name(),
+            show::sent_to(&outcome, &server.address().to_string()),
+            server.received(),
+        )
     });
     Ok(show.ledger(&ledger) && at_the_end == later && took < Duration::from_millis(1900))
 }
@@ -284,7 +346,9 @@ async fn call_a_service(arguments: Vec<String>) -> Result<bool, BoxError> {
     let (mut calls, mut connect, mut read, mut next) = (5_u32, 1000, 5000, 1);
     let mut arguments = arguments.into_iter();
     while let Some(name) = arguments.next() {
-        let value = arguments.next().ok_or_else(|| format!("{name} needs a value; the source lists all flags"))?;
+        let value = arguments
+            .next()
+            .ok_or_else(|| format!("{name} needs a value; the source lists all flags"))?;
         match name.as_str() {
             "--url" => urls.push(Endpoint::new(value)?),
             "--path" => path = value,
@@ -310,7 +374,12 @@ async fn call_a_service(arguments: Vec<String>) -> Result<bool, BoxError> {
     for n in 1..=calls {
         let (outcome, took) = send(&nest, &method, &path).await?;
         let breaker = format!("breaker {}", nest.handle().breaker().state());
-        show.call(&format!("{method} {path}, call {n} of {calls}"), &outcome, took, &breaker);
+        show.call(
+            &format!("{method} {path}, call {n} of {calls}"),
+            &outcome,
+            took,
+            &breaker,
+        );
     }
     Ok(true)
 }

@@ -20,8 +20,8 @@ use tower_outbound::{
     CallsExt, Nest, ServiceBuilderExt,
     breaker::Breaker,
     call::{
-        BoxError, CircuitState, ConfigError, Endpoint, Endpoints, Fault, FaultKind, LONGEST, Rejection, RetryBudget,
-        StatusError, Trail,
+        BoxError, CircuitState, ConfigError, Endpoint, Endpoints, Fault, FaultKind, LONGEST, Rejection,
+        RetryBudget, StatusError, Trail,
     },
     classify::StatusPolicy,
     nest::{Finding, NestBuilder},
@@ -82,11 +82,17 @@ fn the_default_plan_is_four_attempts_and_25_seconds_and_has_no_finding() {
 fn a_plan_that_does_not_fit_is_refused_unless_it_is_accepted() {
     let limit = Duration::from_secs(24);
     let tight = || builder().execution_limit(limit);
-    let finding = Finding::PlanExceedsExecutionLimit { plan: Duration::from_secs(25), limit };
+    let finding = Finding::PlanExceedsExecutionLimit {
+        plan: Duration::from_secs(25),
+        limit,
+    };
     assert_eq!(tight().plan().findings(), [finding]);
     let error = tight().build(()).unwrap_err();
     assert_eq!((error.field(), error.value()), ("execution_limit", "24s"));
-    assert!(error.fix().contains("25s") && error.fix().contains("accept_cut_short"), "{error}");
+    assert!(
+        error.fix().contains("25s") && error.fix().contains("accept_cut_short"),
+        "{error}"
+    );
     assert!(tight().accept_cut_short().build(()).is_ok());
     assert!(builder().no_execution_limit().build(()).is_ok());
 }
@@ -104,11 +110,16 @@ fn bad_settings_are_errors_that_name_layer_field_value_and_fix() {
         builder().execution_limit(too_long).build(()).unwrap_err(),
         ServiceBuilder::new().read_timeout(zero).unwrap_err(),
         ServiceBuilder::new().connect_timeout(too_long).unwrap_err(),
-        ServiceBuilder::new().execution_timeout(Duration::MAX).unwrap_err(),
+        ServiceBuilder::new()
+            .execution_timeout(Duration::MAX)
+            .unwrap_err(),
         Breaker::new("").unwrap_err(),
         Breaker::builder("x").error_percent(101).build().unwrap_err(),
         Breaker::builder("x").volume(0).build().unwrap_err(),
-        Breaker::builder("x").sleep_window(Duration::MAX).build().unwrap_err(),
+        Breaker::builder("x")
+            .sleep_window(Duration::MAX)
+            .build()
+            .unwrap_err(),
         Breaker::builder("x").window(zero).build().unwrap_err(),
         Backoff::feign(zero, Duration::MAX, 5).unwrap_err(),
         Backoff::feign(Duration::from_secs(1), Duration::from_secs(1), 0).unwrap_err(),
@@ -116,9 +127,12 @@ fn bad_settings_are_errors_that_name_layer_field_value_and_fix() {
         RetryBudget::builder().percent(100.5).build().unwrap_err(),
     ];
     for error in errors {
-        for (part, text) in
-            [("layer", error.layer()), ("field", error.field()), ("value", error.value()), ("fix", error.fix())]
-        {
+        for (part, text) in [
+            ("layer", error.layer()),
+            ("field", error.field()),
+            ("value", error.value()),
+            ("fix", error.fix()),
+        ] {
             assert!(!text.trim().is_empty(), "{part} of {error:?}");
             assert!(error.to_string().contains(text), "{error}");
         }
@@ -142,7 +156,11 @@ async fn each_attempt_goes_to_an_endpoint_that_the_call_has_not_tried() {
         if n < 2 { reset() } else { status(200) }
     });
     let response = builder().build(client).unwrap().send(get()).await.unwrap();
-    assert_eq!(sent.load(SeqCst), 3, "two by the next endpoint, one after a pause");
+    assert_eq!(
+        sent.load(SeqCst),
+        3,
+        "two by the next endpoint, one after a pause"
+    );
     assert_eq!(Trail::on(&response).unwrap().len(), 3);
 }
 
@@ -155,7 +173,10 @@ async fn the_final_error_of_a_read_timeout_keeps_to_the_plan() {
     assert_eq!((sent.load(SeqCst), Trail::of(&*error).unwrap().len()), (4, 4));
     // In memory nothing is spent on connecting: four times 5 s, and a pause of at most 1 s.
     let took = began.elapsed();
-    assert!(Duration::from_secs(20) <= took && took <= Duration::from_secs(21), "{took:?}");
+    assert!(
+        Duration::from_secs(20) <= took && took <= Duration::from_secs(21),
+        "{took:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -164,7 +185,10 @@ async fn client_errors_never_open_the_circuit_and_are_not_retried() {
     let nest = builder().build(client).unwrap();
     for _ in 0..30 {
         let error = nest.send(get()).await.unwrap_err();
-        assert_eq!(Fault::of(&*error).kind(), FaultKind::Status(StatusCode::NOT_FOUND));
+        assert_eq!(
+            Fault::of(&*error).kind(),
+            FaultKind::Status(StatusCode::NOT_FOUND)
+        );
     }
     nest.send(get()).await.unwrap();
     let counts = nest.handle().breaker().counts();
@@ -182,31 +206,56 @@ async fn an_open_circuit_rejects_without_an_attempt_and_closes_after_a_probe() {
     }
     let error = nest.send(get()).await.unwrap_err();
     assert_eq!(Fault::of(&*error).kind(), FaultKind::Rejected(Rejection::Breaker));
-    assert_eq!(sent.load(SeqCst), 20, "500 is not transient, so each call was one attempt");
+    assert_eq!(
+        sent.load(SeqCst),
+        20,
+        "500 is not transient, so each call was one attempt"
+    );
     tokio::time::advance(Duration::from_millis(5001)).await;
     nest.clone().oneshot(get()).await.unwrap();
-    assert_eq!(nest.handle().breaker().state(), CircuitState::Closed, "clones share the breaker");
+    assert_eq!(
+        nest.handle().breaker().state(),
+        CircuitState::Closed,
+        "clones share the breaker"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn both_retry_layers_spend_one_budget() {
-    let budget = RetryBudget::builder().percent(0.0).floor(0).burst(3).build().unwrap();
+    let budget = RetryBudget::builder()
+        .percent(0.0)
+        .floor(0)
+        .burst(3)
+        .build()
+        .unwrap();
     let (client, sent) = client(|_, _| async { reset() });
     let breaker = Breaker::builder("orders").disabled().build().unwrap();
-    let nest = builder().budget(budget.clone()).breaker(breaker).build(client).unwrap();
+    let nest = builder()
+        .budget(budget.clone())
+        .breaker(breaker)
+        .build(client)
+        .unwrap();
     for _ in 0..5 {
         nest.send(get()).await.unwrap_err();
     }
-    assert_eq!(sent.load(SeqCst), 5 + 3, "five calls, and the three retries that the budget held");
+    assert_eq!(
+        sent.load(SeqCst),
+        5 + 3,
+        "five calls, and the three retries that the budget held"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_error_of_a_status_has_its_body() {
     let client = service_fn(async |_: Request<Upload>| {
-        Response::builder().status(409).body(Full::new(Bytes::from_static(b"taken")))
+        Response::builder()
+            .status(409)
+            .body(Full::new(Bytes::from_static(b"taken")))
     });
     let error = builder().build(client).unwrap().send(get()).await.unwrap_err();
-    let status = tower_outbound::call::chain(&*error).find_map(|error| error.downcast_ref::<StatusError>()).unwrap();
+    let status = tower_outbound::call::chain(&*error)
+        .find_map(|error| error.downcast_ref::<StatusError>())
+        .unwrap();
     assert_eq!((&status.body()[..], status.complete()), (&b"taken"[..], true));
 }
 
@@ -308,8 +357,15 @@ async fn each_layer_can_be_taken_out() {
     macro_rules! answers {
         ($stack:expr) => {{
             let (client, sent) = client(|_, _| async { status(200) });
-            let response = $stack.service(client).calls::<Request<Full<Bytes>>>().oneshot(get()).await;
-            assert_eq!(response.map_err(Into::<BoxError>::into).unwrap().status(), StatusCode::OK);
+            let response = $stack
+                .service(client)
+                .calls::<Request<Full<Bytes>>>()
+                .oneshot(get())
+                .await;
+            assert_eq!(
+                response.map_err(Into::<BoxError>::into).unwrap().status(),
+                StatusCode::OK
+            );
             assert_eq!(sent.load(SeqCst), 1);
         }};
     }
@@ -327,6 +383,7 @@ async fn each_layer_can_be_taken_out() {
 #[test]
 fn the_nest_can_be_cloned_sent_and_shared() {
     fn check<T: Clone + Send + Sync + 'static>(_: &T) {}
-    let client = service_fn(async |_: Request<Upload>| Ok::<_, io::Error>(Response::new(Full::<Bytes>::default())));
+    let client =
+        service_fn(async |_: Request<Upload>| Ok::<_, io::Error>(Response::new(Full::<Bytes>::default())));
     check(&builder().build(client).unwrap());
 }

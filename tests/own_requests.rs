@@ -16,8 +16,8 @@ use tower_outbound::{
     CallsExt, ServiceBuilderExt,
     breaker::Breaker,
     call::{
-        Addressed, BoxError, CircuitState, Endpoint, Endpoints, ErrorRef, Fault, FaultError, FaultKind, HostHeader,
-        NotRepeatable, OutboundRequest, Rejection, Semantics, Sent, Verdict,
+        Addressed, BoxError, CircuitState, Endpoint, Endpoints, ErrorRef, Fault, FaultError, FaultKind,
+        HostHeader, NotRepeatable, OutboundRequest, Rejection, Semantics, Sent, Verdict,
     },
     retry::{Backoff, Idempotent},
 };
@@ -67,7 +67,10 @@ impl<S> Layer<S> for AtMost {
     type Service = AtMostService<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        AtMostService { inner, slots: Arc::clone(&self.slots) }
+        AtMostService {
+            inner,
+            slots: Arc::clone(&self.slots),
+        }
     }
 }
 
@@ -102,14 +105,19 @@ where
 }
 
 fn at_most(slots: usize) -> AtMost {
-    AtMost { slots: Arc::new(tokio::sync::Semaphore::new(slots)) }
+    AtMost {
+        slots: Arc::new(tokio::sync::Semaphore::new(slots)),
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_request_of_ones_own_goes_through_breaker_timeout_bulkhead_retries_and_balancer() {
     let sent = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&sent);
-    let endpoints = ["a:1", "b:1"].into_iter().map(|uri| Endpoint::new(uri).unwrap()).collect::<Endpoints>();
+    let endpoints = ["a:1", "b:1"]
+        .into_iter()
+        .map(|uri| Endpoint::new(uri).unwrap())
+        .collect::<Endpoints>();
     let breaker = Breaker::new("lookups").unwrap();
     let stack = ServiceBuilder::new()
         .circuit_breaker(breaker.clone())
@@ -130,7 +138,11 @@ async fn a_request_of_ones_own_goes_through_breaker_timeout_bulkhead_retries_and
         }))
         .calls::<Lookup>();
     let answer = stack.oneshot(Lookup { id: 7, at: None }).await.unwrap();
-    assert_eq!((answer, sent.load(SeqCst)), (7, 2), "the first went to a, the second to b");
+    assert_eq!(
+        (answer, sent.load(SeqCst)),
+        (7, 2),
+        "the first went to a, the second to b"
+    );
     assert_eq!(breaker.counts().total(), 1, "the breaker sees one call");
 }
 
@@ -140,7 +152,9 @@ async fn a_request_of_ones_own_is_ended_by_the_execution_limit() {
         .execution_timeout(Duration::from_secs(1))
         .unwrap()
         .backoff_retry(Backoff::default())
-        .service(service_fn(async |_: Lookup| std::future::pending::<Result<(), io::Error>>().await));
+        .service(service_fn(async |_: Lookup| {
+            std::future::pending::<Result<(), io::Error>>().await
+        }));
     let began = Instant::now();
     let error = stack.oneshot(Lookup { id: 7, at: None }).await.unwrap_err();
     assert_eq!(Fault::of(&*error).kind(), FaultKind::ExecutionTimeout);
@@ -149,7 +163,11 @@ async fn a_request_of_ones_own_is_ended_by_the_execution_limit() {
 
 #[tokio::test(start_paused = true)]
 async fn a_rejection_by_a_layer_of_ones_own_is_neither_retried_nor_counted() {
-    let breaker = Breaker::builder("lookups").volume(1).error_percent(1).build().unwrap();
+    let breaker = Breaker::builder("lookups")
+        .volume(1)
+        .error_percent(1)
+        .build()
+        .unwrap();
     let calls = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&calls);
     let stack = ServiceBuilder::new()
@@ -162,7 +180,10 @@ async fn a_rejection_by_a_layer_of_ones_own_is_neither_retried_nor_counted() {
         .layer(at_most(0))
         .service(service_fn(async |_: Lookup| Ok::<_, BoxError>(())));
     let error = stack.oneshot(Lookup { id: 7, at: None }).await.unwrap_err();
-    assert_eq!(Fault::of(&*error).kind(), FaultKind::Rejected(Rejection::Bulkhead));
+    assert_eq!(
+        Fault::of(&*error).kind(),
+        FaultKind::Rejected(Rejection::Bulkhead)
+    );
     assert_eq!(calls.load(SeqCst), 1);
     assert_eq!(breaker.state(), CircuitState::Closed);
 }
@@ -171,12 +192,12 @@ async fn a_rejection_by_a_layer_of_ones_own_is_neither_retried_nor_counted() {
 async fn a_request_that_says_nothing_of_itself_is_sent_once() {
     let sent = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&sent);
-    let stack = ServiceBuilder::new().backoff_retry(Backoff::default()).service(service_fn(
-        move |_: NotRepeatable<&str>| {
+    let stack = ServiceBuilder::new()
+        .backoff_retry(Backoff::default())
+        .service(service_fn(move |_: NotRepeatable<&str>| {
             counter.fetch_add(1, SeqCst);
             async { Err::<(), _>(io::Error::from(io::ErrorKind::ConnectionRefused)) }
-        },
-    ));
+        }));
     assert!(stack.oneshot(NotRepeatable("once")).await.is_err());
     assert_eq!(sent.load(SeqCst), 1);
 }
@@ -195,7 +216,13 @@ async fn a_closure_can_say_what_counts_as_a_failure() {
         .layer(layer)
         .service(service_fn(async |lookup: Lookup| Ok::<_, io::Error>(lookup.id)));
     for _ in 0..2 {
-        stack.ready().await.unwrap().call(Lookup { id: 0, at: None }).await.unwrap();
+        stack
+            .ready()
+            .await
+            .unwrap()
+            .call(Lookup { id: 0, at: None })
+            .await
+            .unwrap();
     }
     assert_eq!(breaker.state(), CircuitState::Open);
 }

@@ -25,13 +25,27 @@ use tower_outbound::{
 const LIMIT: Duration = Duration::from_millis(300);
 
 fn nest(servers: &[&Backend]) -> NestBuilder {
-    let endpoints = servers.iter().map(|server| Endpoint::new(server.uri()).unwrap()).collect();
-    Nest::builder("orders", endpoints).connect_limit(LIMIT).read_limit(LIMIT).execution_limit(Duration::from_secs(10))
+    let endpoints = servers
+        .iter()
+        .map(|server| Endpoint::new(server.uri()).unwrap())
+        .collect();
+    Nest::builder("orders", endpoints)
+        .connect_limit(LIMIT)
+        .read_limit(LIMIT)
+        .execution_limit(Duration::from_secs(10))
 }
 
 fn request(method: Method) -> Request<Full<Bytes>> {
-    let body = if method == Method::GET { Bytes::new() } else { Bytes::from_static(b"an order") };
-    Request::builder().method(method).uri("/orders?secret").body(Full::new(body)).unwrap()
+    let body = if method == Method::GET {
+        Bytes::new()
+    } else {
+        Bytes::from_static(b"an order")
+    };
+    Request::builder()
+        .method(method)
+        .uri("/orders?secret")
+        .body(Full::new(body))
+        .unwrap()
 }
 
 async fn send(builder: NestBuilder, method: Method) -> Result<StatusCode, BoxError> {
@@ -41,7 +55,10 @@ async fn send(builder: NestBuilder, method: Method) -> Result<StatusCode, BoxErr
 
 /// A server of this kind, and a healthy one that comes after it in the rotation.
 async fn pair(manner: Manner) -> (Backend, Backend) {
-    (Backend::start("bad", manner).await.unwrap(), Backend::start("good", Manner::Answers(200)).await.unwrap())
+    (
+        Backend::start("bad", manner).await.unwrap(),
+        Backend::start("good", Manner::Answers(200)).await.unwrap(),
+    )
 }
 
 #[tokio::test]
@@ -65,7 +82,11 @@ async fn a_post_that_was_not_sent_moves_on_and_reaches_exactly_one_server_once()
     for manner in [Manner::Refuses, Manner::QueueFull] {
         let (bad, good) = pair(manner).await;
         let status = send(nest(&[&bad, &good]), Method::POST).await.unwrap();
-        assert_eq!((status, bad.received(), good.received()), (StatusCode::OK, 0, 1), "{manner:?}");
+        assert_eq!(
+            (status, bad.received(), good.received()),
+            (StatusCode::OK, 0, 1),
+            "{manner:?}"
+        );
     }
 }
 
@@ -74,15 +95,28 @@ async fn a_post_that_may_have_been_sent_reaches_exactly_one_server_once() {
     for (manner, kind) in [
         (Manner::ResetsAfterReading, FaultKind::Reset),
         (Manner::ClosesAfterReading, FaultKind::Closed),
-        (Manner::Sleeps(Duration::from_secs(5)), FaultKind::ReadTimeout(ReadPhase::Head)),
-        (Manner::Answers(503), FaultKind::Status(StatusCode::SERVICE_UNAVAILABLE)),
+        (
+            Manner::Sleeps(Duration::from_secs(5)),
+            FaultKind::ReadTimeout(ReadPhase::Head),
+        ),
+        (
+            Manner::Answers(503),
+            FaultKind::Status(StatusCode::SERVICE_UNAVAILABLE),
+        ),
     ] {
         let (bad, good) = pair(manner).await;
         let error = send(nest(&[&bad, &good]), Method::POST).await.unwrap_err();
         assert_eq!(Fault::of(&*error).kind(), kind);
         assert_eq!((bad.received(), good.received()), (1, 0), "{manner:?}");
-        let stops: Vec<_> = Trail::of(&*error).unwrap().stops().map(|stop| stop.reason()).collect();
-        assert!(stops.contains(&NotRetried::MayHaveBeenSent), "{manner:?}: {stops:?}");
+        let stops: Vec<_> = Trail::of(&*error)
+            .unwrap()
+            .stops()
+            .map(|stop| stop.reason())
+            .collect();
+        assert!(
+            stops.contains(&NotRetried::MayHaveBeenSent),
+            "{manner:?}: {stops:?}"
+        );
     }
 }
 
@@ -90,7 +124,9 @@ async fn a_post_that_may_have_been_sent_reaches_exactly_one_server_once() {
 async fn equal_connect_and_read_limits_on_a_full_accept_queue_give_a_connect_timeout() {
     let full = Backend::start("full", Manner::QueueFull).await.unwrap();
     for method in [Method::GET, Method::POST] {
-        let builder = nest(&[&full]).idempotent(Idempotent::default().next_endpoint(0)).backoff(Backoff::never());
+        let builder = nest(&[&full])
+            .idempotent(Idempotent::default().next_endpoint(0))
+            .backoff(Backoff::never());
         let error = send(builder, method).await.unwrap_err();
         assert_eq!(Fault::of(&*error).kind(), FaultKind::ConnectTimeout);
     }
@@ -99,9 +135,13 @@ async fn equal_connect_and_read_limits_on_a_full_accept_queue_give_a_connect_tim
 #[tokio::test]
 async fn a_connect_phase_longer_than_the_read_limit_is_not_a_read_timeout() {
     let full = Backend::start("full", Manner::QueueFull).await.unwrap();
-    let builder = nest(&[&full]).read_limit(LIMIT / 3).idempotent(Idempotent::default().next_endpoint(0));
+    let builder = nest(&[&full])
+        .read_limit(LIMIT / 3)
+        .idempotent(Idempotent::default().next_endpoint(0));
     let began = Instant::now();
-    let error = send(builder.backoff(Backoff::never()), Method::GET).await.unwrap_err();
+    let error = send(builder.backoff(Backoff::never()), Method::GET)
+        .await
+        .unwrap_err();
     assert_eq!(Fault::of(&*error).kind(), FaultKind::ConnectTimeout);
     assert!(began.elapsed() >= LIMIT);
 }
@@ -109,11 +149,18 @@ async fn a_connect_phase_longer_than_the_read_limit_is_not_a_read_timeout() {
 #[tokio::test]
 async fn nothing_arrives_after_the_execution_limit_has_ended_the_call() {
     let (slow, other) = (
-        Backend::start("slow", Manner::Sleeps(Duration::from_secs(5))).await.unwrap(),
-        Backend::start("other", Manner::Sleeps(Duration::from_secs(5))).await.unwrap(),
+        Backend::start("slow", Manner::Sleeps(Duration::from_secs(5)))
+            .await
+            .unwrap(),
+        Backend::start("other", Manner::Sleeps(Duration::from_secs(5)))
+            .await
+            .unwrap(),
     );
     let retries = Backoff::feign(LIMIT, LIMIT, 5).unwrap();
-    let builder = nest(&[&slow, &other]).backoff(retries).execution_limit(LIMIT * 7 / 2).accept_cut_short();
+    let builder = nest(&[&slow, &other])
+        .backoff(retries)
+        .execution_limit(LIMIT * 7 / 2)
+        .accept_cut_short();
     let began = Instant::now();
     let error = send(builder, Method::GET).await.unwrap_err();
     assert_eq!(Fault::of(&*error).kind(), FaultKind::ExecutionTimeout);
@@ -127,15 +174,31 @@ async fn nothing_arrives_after_the_execution_limit_has_ended_the_call() {
 
 #[tokio::test]
 async fn a_nest_whose_execution_limit_equals_its_read_limit_still_sends_its_first_attempt() {
-    let slow = Backend::start("slow", Manner::Sleeps(Duration::from_secs(5))).await.unwrap();
-    let error = send(nest(&[&slow]).execution_limit(LIMIT).accept_cut_short(), Method::GET).await.unwrap_err();
+    let slow = Backend::start("slow", Manner::Sleeps(Duration::from_secs(5)))
+        .await
+        .unwrap();
+    let error = send(
+        nest(&[&slow]).execution_limit(LIMIT).accept_cut_short(),
+        Method::GET,
+    )
+    .await
+    .unwrap_err();
     assert_eq!(Fault::of(&*error).kind(), FaultKind::ExecutionTimeout);
     assert_eq!(slow.received(), 1);
     let trail = Trail::of(&*error).unwrap();
-    assert_eq!(trail.len(), 1, "the attempt that was given up is in the trail: {trail}");
+    assert_eq!(
+        trail.len(),
+        1,
+        "the attempt that was given up is in the trail: {trail}"
+    );
 
     let quick = Backend::start("quick", Manner::Answers(200)).await.unwrap();
-    let status = send(nest(&[&quick]).execution_limit(LIMIT).accept_cut_short(), Method::GET).await.unwrap();
+    let status = send(
+        nest(&[&quick]).execution_limit(LIMIT).accept_cut_short(),
+        Method::GET,
+    )
+    .await
+    .unwrap();
     assert_eq!(status, StatusCode::OK);
 }
 
@@ -153,12 +216,22 @@ async fn an_answer_that_stalls_in_its_body_ends_with_a_read_timeout_and_is_not_s
 async fn the_trail_tells_where_each_attempt_went_and_keeps_no_query() {
     let (refuses, closes) = (
         Backend::start("refuses", Manner::Refuses).await.unwrap(),
-        Backend::start("closes", Manner::ClosesAfterReading).await.unwrap(),
+        Backend::start("closes", Manner::ClosesAfterReading)
+            .await
+            .unwrap(),
     );
-    let error = send(nest(&[&refuses, &closes]).backoff(Backoff::never()), Method::POST).await.unwrap_err();
+    let error = send(nest(&[&refuses, &closes]).backoff(Backoff::never()), Method::POST)
+        .await
+        .unwrap_err();
     let trail = Trail::of(&*error).unwrap();
-    let places: Vec<_> = trail.attempts().map(|attempt| attempt.endpoint().unwrap().authority().as_str()).collect();
-    assert_eq!(places, [refuses.address().to_string(), closes.address().to_string()]);
+    let places: Vec<_> = trail
+        .attempts()
+        .map(|attempt| attempt.endpoint().unwrap().authority().as_str())
+        .collect();
+    assert_eq!(
+        places,
+        [refuses.address().to_string(), closes.address().to_string()]
+    );
     assert!(!error.to_string().contains("secret"), "{error}");
 }
 
@@ -169,7 +242,10 @@ impl Body for Endless {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(&[0; 16 * 1024])))))
     }
 }
@@ -192,5 +268,7 @@ async fn an_upload_ends_when_the_caller_has_left() {
     let ended = tokio::time::timeout(Duration::from_secs(5), async {
         while let Ok(1..) = stream.read(&mut buffer).await {}
     });
-    ended.await.expect("the upload went on after the call was dropped");
+    ended
+        .await
+        .expect("the upload went on after the call was dropped");
 }

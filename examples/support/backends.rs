@@ -3,7 +3,10 @@
 //! They speak just enough HTTP/1.1 to read a whole request. A request counts as received once its body has been
 //! read to the end: from then on a server may act on it.
 
-#![allow(dead_code, reason = "shared by the example and the tests, each of which uses a part")]
+#![allow(
+    dead_code,
+    reason = "shared by the example and the tests, each of which uses a part"
+)]
 
 use std::{
     io,
@@ -54,7 +57,11 @@ pub struct Backend {
 enum Alive {
     Task(AbortHandle),
     Bound(TcpSocket),
-    Full { _listener: TcpListener, _queue: Vec<TcpStream>, _waiting: JoinSet<io::Result<TcpStream>> },
+    Full {
+        _listener: TcpListener,
+        _queue: Vec<TcpStream>,
+        _waiting: JoinSet<io::Result<TcpStream>>,
+    },
 }
 
 impl Drop for Alive {
@@ -82,7 +89,12 @@ impl Backend {
                 Alive::Task(tokio::spawn(accept(listener, manner, received)).abort_handle())
             }
         };
-        Ok(Backend { name, address, received, _alive: alive })
+        Ok(Backend {
+            name,
+            address,
+            received,
+            _alive: alive,
+        })
     }
 
     /// What it is called in this story.
@@ -120,10 +132,18 @@ async fn fill_the_queue(socket: TcpSocket, address: SocketAddr) -> io::Result<Al
             Ok(Some(Ok(connected))) => queue.push(connected?),
             Ok(_) => return Err(io::Error::other("a connect that fills the queue was ended")),
             // This connect hangs, and so will every other.
-            Err(_) => return Ok(Alive::Full { _listener: listener, _queue: queue, _waiting: waiting }),
+            Err(_) => {
+                return Ok(Alive::Full {
+                    _listener: listener,
+                    _queue: queue,
+                    _waiting: waiting,
+                });
+            }
         }
     }
-    Err(io::Error::other("the accept queue of this system cannot be filled"))
+    Err(io::Error::other(
+        "the accept queue of this system cannot be filled",
+    ))
 }
 
 async fn accept(listener: TcpListener, manner: Manner, received: Arc<AtomicUsize>) {
@@ -142,7 +162,13 @@ async fn serve(mut stream: TcpStream, manner: Manner, received: Arc<AtomicUsize>
         match manner {
             Manner::Answers(status) => answer(&mut stream, status, "", "hello\n").await?,
             Manner::Unavailable { retry_after } => {
-                answer(&mut stream, 503, &format!("retry-after: {retry_after}\r\n"), "busy\n").await?;
+                answer(
+                    &mut stream,
+                    503,
+                    &format!("retry-after: {retry_after}\r\n"),
+                    "busy\n",
+                )
+                .await?;
             }
             Manner::Sleeps(time) => {
                 tokio::time::sleep(time).await;
@@ -153,7 +179,9 @@ async fn serve(mut stream: TcpStream, manner: Manner, received: Arc<AtomicUsize>
                 return Ok(());
             }
             Manner::StallsInTheBody => {
-                stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf.").await?;
+                stream
+                    .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf.")
+                    .await?;
                 std::future::pending::<()>().await;
             }
             Manner::ClosesAfterReading | Manner::Refuses | Manner::QueueFull => return Ok(()),
@@ -163,21 +191,30 @@ async fn serve(mut stream: TcpStream, manner: Manner, received: Arc<AtomicUsize>
 }
 
 async fn answer(stream: &mut TcpStream, status: u16, header: &str, body: &str) -> io::Result<()> {
-    let answer = format!("HTTP/1.1 {status} -\r\n{header}content-length: {}\r\n\r\n{body}", body.len());
+    let answer = format!(
+        "HTTP/1.1 {status} -\r\n{header}content-length: {}\r\n\r\n{body}",
+        body.len()
+    );
     stream.write_all(answer.as_bytes()).await
 }
 
 /// Reads one request to its end and leaves what follows it in the buffer. False: the connection is at its end.
 async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<bool> {
-    let Some(head) = read_past(stream, buffer, b"\r\n\r\n").await? else { return Ok(false) };
+    let Some(head) = read_past(stream, buffer, b"\r\n\r\n").await? else {
+        return Ok(false);
+    };
     let head = String::from_utf8_lossy(&head).to_ascii_lowercase();
     let header = |name: &str| {
-        head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(|value| value.trim().to_owned())
+        head.lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+            .map(|value| value.trim().to_owned())
     };
     if header("transfer-encoding").is_some_and(|coding| coding.contains("chunked")) {
         return Ok(read_past(stream, buffer, b"0\r\n\r\n").await?.is_some());
     }
-    let length = header("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
+    let length = header("content-length")
+        .and_then(|length| length.parse().ok())
+        .unwrap_or(0);
     while buffer.len() < length {
         if stream.read_buf(buffer).await? == 0 {
             return Ok(false);

@@ -19,7 +19,10 @@ pub struct Show {
 
 impl Show {
     pub fn new() -> Show {
-        Show { names: HashMap::new(), colors: stdout().is_terminal() }
+        Show {
+            names: HashMap::new(),
+            colors: stdout().is_terminal(),
+        }
     }
 
     /// Calls the server at this address by a name.
@@ -72,9 +75,13 @@ impl Show {
     }
 
     fn place(&self, attempt: &Attempt) -> String {
-        let Some(endpoint) = attempt.endpoint() else { return "nowhere".into() };
+        let Some(endpoint) = attempt.endpoint() else {
+            return "nowhere".into();
+        };
         let address = endpoint.authority().to_string();
-        self.names.get(&address).map_or(address, |name| (*name).to_owned())
+        self.names
+            .get(&address)
+            .map_or(address, |name| (*name).to_owned())
     }
 
     fn outcome(&self, outcome: AttemptOutcome) -> String {
@@ -87,7 +94,11 @@ impl Show {
     }
 
     fn paint(&self, code: &str, text: &str) -> String {
-        if self.colors { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+        if self.colors {
+            format!("\x1b[{code}m{text}\x1b[0m")
+        } else {
+            text.to_owned()
+        }
     }
 
     /// What was sent and what was received, server by server. True if they agree everywhere.
@@ -117,8 +128,17 @@ pub fn sent_to(outcome: &Outcome, address: &str) -> usize {
         AttemptOutcome::Failed(fault) => fault.sent() == Sent::Maybe,
         _ => true,
     };
-    let here = |attempt: &&Attempt| attempt.endpoint().is_some_and(|endpoint| endpoint.authority() == address);
-    trail(outcome).into_iter().flat_map(Trail::attempts).filter(here).filter(reached).count()
+    let here = |attempt: &&Attempt| {
+        attempt
+            .endpoint()
+            .is_some_and(|endpoint| endpoint.authority() == address)
+    };
+    trail(outcome)
+        .into_iter()
+        .flat_map(Trail::attempts)
+        .filter(here)
+        .filter(reached)
+        .count()
 }
 
 fn failure(error: &BoxError) -> String {

@@ -212,14 +212,15 @@ impl<R> NestBuilder<R> {
             .classify(self.statuses.clone())
             .host_header(self.host_header)
             .when_empty(self.when_empty)?;
-        let (mut backoff, mut idempotent) =
-            (BackoffRetryLayer::new(self.backoff), IdempotentRetryLayer::new(self.idempotent));
+        let (mut backoff, mut idempotent) = (
+            BackoffRetryLayer::new(self.backoff),
+            IdempotentRetryLayer::new(self.idempotent),
+        );
         if let Some(budget) = &self.budget {
             backoff = backoff.budget(budget.clone());
             idempotent = idempotent.budget(budget.clone());
         }
-        let handle =
-            NestHandle::new(breaker.clone(), self.endpoints, balance.handle(), self.budget);
+        let handle = NestHandle::new(breaker.clone(), self.endpoints, balance.handle(), self.budget);
         let stack = tower::ServiceBuilder::new()
             .layer(RecordTrailLayer::new().every_call(self.record_every_call))
             .layer(CircuitBreakerLayer::new(breaker))
@@ -268,7 +269,9 @@ impl<R> NestBuilder<R> {
         B::Error: Into<tower::BoxError>,
     {
         let limit = config::limit("Nest", "connect_limit", self.connect_limit)?;
-        let client = super::client::Client::builder().connect_limit(limit).build_http()?;
+        let client = super::client::Client::builder()
+            .connect_limit(limit)
+            .build_http()?;
         self.build(client)
     }
 }

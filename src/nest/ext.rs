@@ -1,14 +1,23 @@
 //! The methods of `ServiceBuilder` that make a stack read as the nest.
 
-#[allow(unused_imports, reason = "which are used depends on the layers that are switched on")]
+#[allow(
+    unused_imports,
+    reason = "which are used depends on the layers that are switched on"
+)]
 use std::time::Duration;
 
 use tower::ServiceBuilder;
-#[allow(unused_imports, reason = "which are used depends on the layers that are switched on")]
+#[allow(
+    unused_imports,
+    reason = "which are used depends on the layers that are switched on"
+)]
 use tower::layer::util::Stack;
 use tower_service::Service;
 
-#[allow(unused_imports, reason = "which are used depends on the layers that are switched on")]
+#[allow(
+    unused_imports,
+    reason = "which are used depends on the layers that are switched on"
+)]
 use crate::call::ConfigError;
 
 /// A method of `ServiceBuilder` for each layer of this crate, each behind the feature of its layer.

@@ -4,12 +4,12 @@
 //! - `Nest` makes the standard stack from a few settings.
 //! - [`client`] sets up a hyper-util client the way the stack needs it.
 
+#[cfg(feature = "nest")]
+mod builder;
 #[cfg(feature = "client")]
 #[cfg_attr(docsrs, doc(cfg(feature = "client")))]
 pub mod client;
 mod ext;
-#[cfg(feature = "nest")]
-mod builder;
 #[cfg(feature = "nest")]
 mod plan;
 #[cfg(feature = "nest")]

@@ -23,7 +23,13 @@ impl Plan {
         pauses: Duration,
         execution_limit: Option<Duration>,
     ) -> Self {
-        Plan { passes, attempts_per_pass, attempt_limit, pauses, execution_limit }
+        Plan {
+            passes,
+            attempts_per_pass,
+            attempt_limit,
+            pauses,
+            execution_limit,
+        }
     }
 
     /// How often one call is sent at most.
@@ -34,14 +40,19 @@ impl Plan {
     /// How long one call takes at most, if nothing ends it from outside. The body of the response is not in it.
     pub fn longest(&self) -> Duration {
         let attempts = u32::try_from(self.attempts()).unwrap_or(u32::MAX);
-        self.attempt_limit.saturating_mul(attempts).saturating_add(self.pauses)
+        self.attempt_limit
+            .saturating_mul(attempts)
+            .saturating_add(self.pauses)
     }
 
     /// What contradicts itself.
     pub fn findings(&self) -> Vec<Finding> {
         let mut findings = Vec::new();
         if let Some(limit) = self.execution_limit.filter(|limit| *limit < self.longest()) {
-            findings.push(Finding::PlanExceedsExecutionLimit { plan: self.longest(), limit });
+            findings.push(Finding::PlanExceedsExecutionLimit {
+                plan: self.longest(),
+                limit,
+            });
         }
         findings
     }
@@ -79,7 +90,10 @@ impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Finding::PlanExceedsExecutionLimit { plan, limit } => {
-                write!(f, "attempts and pauses can take {plan:?}, and the execution limit ends a call after {limit:?}")
+                write!(
+                    f,
+                    "attempts and pauses can take {plan:?}, and the execution limit ends a call after {limit:?}"
+                )
             }
         }
     }

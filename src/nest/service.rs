@@ -130,7 +130,12 @@ impl NestHandle {
         balance: BalanceHandle,
         budget: Option<RetryBudget>,
     ) -> Self {
-        NestHandle { breaker, endpoints, balance, budget }
+        NestHandle {
+            breaker,
+            endpoints,
+            balance,
+            budget,
+        }
     }
 
     /// The circuit breaker.

@@ -59,7 +59,10 @@ impl<S> Layer<S> for RecordTrailLayer {
     type Service = RecordTrail<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        RecordTrail { inner, every_call: self.every_call }
+        RecordTrail {
+            inner,
+            every_call: self.every_call,
+        }
     }
 }
 
@@ -107,7 +110,10 @@ where
         if self.every_call {
             scope.start_trail();
         }
-        RecordTrailFuture { call: scope.enter(|| self.inner.call(request)), scope }
+        RecordTrailFuture {
+            call: scope.enter(|| self.inner.call(request)),
+            scope,
+        }
     }
 }
 
@@ -166,7 +172,11 @@ mod tests {
         }));
         let error = stack.oneshot(()).await.unwrap_err();
         assert_eq!(Trail::of(&*error).unwrap().len(), 1);
-        assert_eq!(Fault::of(&*error).kind(), FaultKind::Reset, "and the error is still there");
+        assert_eq!(
+            Fault::of(&*error).kind(),
+            FaultKind::Reset,
+            "and the error is still there"
+        );
     }
 
     #[tokio::test]
@@ -190,14 +200,20 @@ mod tests {
         });
         let quiet = RecordTrailLayer::new().layer(answer).oneshot(()).await.unwrap();
         assert!(Trail::on(&quiet).is_none());
-        let told = RecordTrailLayer::new().every_call(true).layer(answer).oneshot(()).await.unwrap();
+        let told = RecordTrailLayer::new()
+            .every_call(true)
+            .layer(answer)
+            .oneshot(())
+            .await
+            .unwrap();
         assert_eq!(Trail::on(&told).unwrap().len(), 1);
     }
 
     #[tokio::test]
     async fn an_error_without_any_attempt_stays_as_it_is() {
-        let stack = RecordTrailLayer::new()
-            .layer(service_fn(async |()| Err::<Response<()>, _>(io::Error::from(io::ErrorKind::NotFound))));
+        let stack = RecordTrailLayer::new().layer(service_fn(async |()| {
+            Err::<Response<()>, _>(io::Error::from(io::ErrorKind::NotFound))
+        }));
         let error = stack.oneshot(()).await.unwrap_err();
         assert!(error.is::<io::Error>());
     }

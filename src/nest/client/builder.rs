@@ -97,8 +97,9 @@ impl ClientBuilder {
         B::Data: Send,
     {
         let idle_limit = limit("Client", "idle_limit", self.idle_limit)?;
-        let connect = ConnectTimeoutLayer::new(self.connect_limit)
-            .map_err(|error| ConfigError::new("Client", "connect_limit", error.value(), error.fix().to_owned()))?;
+        let connect = ConnectTimeoutLayer::new(self.connect_limit).map_err(|error| {
+            ConfigError::new("Client", "connect_limit", error.value(), error.fix().to_owned())
+        })?;
         let mut builder = legacy::Client::builder(TokioExecutor::new());
         builder
             .pool_timer(TokioTimer::new())
@@ -110,6 +111,8 @@ impl ClientBuilder {
         builder.http2_only(self.http2_only);
         #[cfg(not(feature = "http2"))]
         debug_assert!(!self.http2_only);
-        Ok(Client::new(builder.build(connect.layer(NotedConnector::new(connector)))))
+        Ok(Client::new(
+            builder.build(connect.layer(NotedConnector::new(connector))),
+        ))
     }
 }

@@ -50,13 +50,17 @@ impl Client<(), ()> {
 
 impl<C, B> Client<C, B> {
     pub(super) fn new(inner: legacy::Client<Connecting<C>, B>) -> Self {
-        Client { inner: Arc::new(inner) }
+        Client {
+            inner: Arc::new(inner),
+        }
     }
 }
 
 impl<C, B> Clone for Client<C, B> {
     fn clone(&self) -> Self {
-        Client { inner: Arc::clone(&self.inner) }
+        Client {
+            inner: Arc::clone(&self.inner),
+        }
     }
 }
 
@@ -83,7 +87,10 @@ where
 
     fn call(&mut self, request: Request<B>) -> ClientFuture {
         let started = Instant::now();
-        ClientFuture { response: self.inner.request(request), started }
+        ClientFuture {
+            response: self.inner.request(request),
+            started,
+        }
     }
 }
 
@@ -116,8 +123,12 @@ fn with_proof(error: legacy::Error, started: Instant) -> BoxError {
 }
 
 fn nothing_was_written(error: &legacy::Error, started: Instant) -> bool {
-    let Some(connection) = error.connect_info() else { return false };
+    let Some(connection) = error.connect_info() else {
+        return false;
+    };
     let mut extras = Extensions::new();
     connection.get_extras(&mut extras);
-    extras.get::<Wire>().is_some_and(|wire| wire.silent_since(started))
+    extras
+        .get::<Wire>()
+        .is_some_and(|wire| wire.silent_since(started))
 }

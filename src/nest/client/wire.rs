@@ -31,14 +31,19 @@ struct Writes {
 
 impl Wire {
     fn new() -> Self {
-        Wire(Arc::new(Writes { opened: Instant::now(), last: AtomicU64::new(0) }))
+        Wire(Arc::new(Writes {
+            opened: Instant::now(),
+            last: AtomicU64::new(0),
+        }))
     }
 
     /// The stamp is set after the write below took the bytes. An error that a later write or read leads to comes
     /// out of the same task, so whoever holds the error sees the stamp.
     fn note(&self, written: usize) {
         if written > 0 {
-            self.0.last.store(self.nanos_to(Instant::now()).saturating_add(1), Ordering::Release);
+            self.0
+                .last
+                .store(self.nanos_to(Instant::now()).saturating_add(1), Ordering::Release);
         }
     }
 
@@ -52,7 +57,11 @@ impl Wire {
 
     /// Zero for an instant before the connection was opened.
     fn nanos_to(&self, instant: Instant) -> u64 {
-        instant.saturating_duration_since(self.0.opened).as_nanos().try_into().unwrap_or(u64::MAX)
+        instant
+            .saturating_duration_since(self.0.opened)
+            .as_nanos()
+            .try_into()
+            .unwrap_or(u64::MAX)
     }
 }
 
@@ -132,7 +141,9 @@ impl<C: Service<Uri>> Service<Uri> for NotedConnector<C> {
     }
 
     fn call(&mut self, target: Uri) -> Self::Future {
-        NotedFuture { connect: self.inner.call(target) }
+        NotedFuture {
+            connect: self.inner.call(target),
+        }
     }
 }
 
@@ -150,7 +161,10 @@ impl<F: Future<Output = Result<T, E>>, T, E> Future for NotedFuture<F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let io = ready!(self.project().connect.poll(cx))?;
-        Poll::Ready(Ok(Noted { io, wire: Wire::new() }))
+        Poll::Ready(Ok(Noted {
+            io,
+            wire: Wire::new(),
+        }))
     }
 }
 
