@@ -24,6 +24,10 @@ mod status;
 mod trail;
 mod verdict;
 
+#[cfg(feature = "timeout")]
+pub use self::body::UploadBody;
+#[cfg(feature = "timeout")]
+pub(crate) use self::body::{IN_HAND, Upload};
 pub use self::{
     body::{OnceBody, RepeatBody},
     config::{ConfigError, LONGEST},

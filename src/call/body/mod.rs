@@ -2,5 +2,11 @@
 
 mod once;
 mod repeat;
+#[cfg(feature = "timeout")]
+mod upload;
 
+#[cfg(feature = "timeout")]
+pub use self::upload::UploadBody;
+#[cfg(feature = "timeout")]
+pub(crate) use self::upload::{IN_HAND, Upload};
 pub use self::{once::OnceBody, repeat::RepeatBody};
