@@ -24,6 +24,8 @@ mod status;
 mod trail;
 mod verdict;
 
+#[cfg(feature = "classify")]
+pub(crate) use self::body::Prefix;
 #[cfg(feature = "timeout")]
 pub use self::body::UploadBody;
 #[cfg(feature = "timeout")]

@@ -1,10 +1,14 @@
 //! Bodies, as far as more than one layer needs them.
 
 mod once;
+#[cfg(feature = "classify")]
+mod prefix;
 mod repeat;
 #[cfg(feature = "timeout")]
 mod upload;
 
+#[cfg(feature = "classify")]
+pub(crate) use self::prefix::Prefix;
 #[cfg(feature = "timeout")]
 pub use self::upload::UploadBody;
 #[cfg(feature = "timeout")]
