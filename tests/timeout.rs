@@ -1,1 +1,1127 @@
-//! To be written.
+//! The three limits, over their public API. All times are exact: tokio's clock is paused.
+
+use std::{
+    convert::Infallible,
+    error::Error,
+    future::{Future, pending, poll_fn, ready},
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::Poll,
+};
+
+use bytes::Bytes;
+use http::{Request, Response, Uri};
+use http_body::{Body, Frame};
+use http_body_util::{
+    BodyExt, Empty, Full, StreamBody,
+    channel::{Channel, Sender},
+};
+use tokio::time::{Duration, Instant, advance, sleep};
+use tokio_test::{assert_pending, assert_ready, assert_ready_err, assert_ready_ok, task};
+use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt, service_fn};
+use tower_outbound::{
+    call::{
+        Attempt, AttemptOutcome, CallScope, ConfigError, Fault, FaultKind, LONGEST, ReadPhase, Sent,
+        UploadBody, scope,
+    },
+    timeout::{
+        ConnectTimedOut, ConnectTimeout, ConnectTimeoutFuture, ConnectTimeoutLayer, ExecutionTimedOut,
+        ExecutionTimeout, ExecutionTimeoutFuture, ExecutionTimeoutLayer, NoTimeLeft, ReadBody, ReadTimedOut,
+        ReadTimeout, ReadTimeoutFuture, ReadTimeoutLayer,
+    },
+};
+
+type ChannelBody = Channel<Bytes, io::Error>;
+
+fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+fn read_timeout(limit: u64) -> ReadTimeoutLayer {
+    ReadTimeoutLayer::new(ms(limit)).unwrap()
+}
+
+fn execution_timeout(limit: u64) -> ExecutionTimeoutLayer {
+    ExecutionTimeoutLayer::new(ms(limit)).unwrap()
+}
+
+fn connect_timeout(limit: u64) -> ConnectTimeoutLayer {
+    ConnectTimeoutLayer::new(ms(limit)).unwrap()
+}
+
+fn get() -> Request<Empty<Bytes>> {
+    Request::new(Empty::new())
+}
+
+fn hello() -> Response<Full<Bytes>> {
+    Response::new(Full::new(Bytes::from("hello")))
+}
+
+/// Counts itself as long as it lives.
+struct Alive(Arc<AtomicUsize>);
+
+impl Alive {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Alive(count.clone())
+    }
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn read_phase(error: &(dyn Error + Send + Sync + 'static)) -> Option<ReadPhase> {
+    error.downcast_ref::<ReadTimedOut>().map(ReadTimedOut::phase)
+}
+
+mod configuration {
+    use super::*;
+
+    fn check<T: std::fmt::Debug>(layer: &str, new: impl Fn(Duration) -> Result<T, ConfigError>) {
+        for (limit, value, fix) in [
+            (Duration::ZERO, "0 s", "above zero"),
+            (Duration::MAX, "18446744073709551615.999999999s", "ten years"),
+        ] {
+            let error = new(limit).unwrap_err();
+            assert_eq!(
+                (error.layer(), error.field(), error.value()),
+                (layer, "limit", value)
+            );
+            assert!(error.fix().contains(fix), "{error}");
+        }
+        assert!(new(Duration::from_nanos(1)).is_ok());
+        assert!(new(LONGEST).is_ok());
+    }
+
+    #[test]
+    fn a_limit_of_zero_or_of_ages_is_refused_with_field_value_and_fix() {
+        check("ConnectTimeout", ConnectTimeoutLayer::new);
+        check("ReadTimeout", ReadTimeoutLayer::new);
+        check("ExecutionTimeout", ExecutionTimeoutLayer::new);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_longest_limit_overflows_nothing() {
+        let longest = ServiceBuilder::new()
+            .layer(ExecutionTimeoutLayer::new(LONGEST).unwrap())
+            .layer(ReadTimeoutLayer::new(LONGEST).unwrap())
+            .service_fn(|_: Request<UploadBody<Empty<Bytes>>>| async {
+                sleep(ms(10)).await;
+                Ok::<_, Infallible>(hello())
+            });
+        assert!(longest.oneshot(get()).await.is_ok());
+        let connector = service_fn(|_: Uri| async {
+            sleep(ms(10)).await;
+            Ok::<_, Infallible>(())
+        });
+        let mut connector = ConnectTimeoutLayer::new(LONGEST).unwrap().layer(connector);
+        assert!(connector.call(Uri::from_static("http://a")).await.is_ok());
+    }
+
+    #[test]
+    fn what_should_be_is_send_sync_clone_and_unpin() {
+        fn shared<T: Send + Sync + Clone + Unpin + std::fmt::Debug + 'static>() {}
+        fn future<T: Send + Sync + std::fmt::Debug>() {}
+        fn unpin<T: Send + Sync + Unpin>() {}
+        shared::<ConnectTimeoutLayer>();
+        shared::<ReadTimeoutLayer>();
+        shared::<ExecutionTimeoutLayer>();
+        shared::<ConnectTimeout<()>>();
+        shared::<ReadTimeout<()>>();
+        shared::<ExecutionTimeout<()>>();
+        future::<ReadTimeoutFuture<()>>();
+        future::<ExecutionTimeoutFuture<()>>();
+        unpin::<ConnectTimeoutFuture<()>>();
+        unpin::<UploadBody<Full<Bytes>>>();
+        unpin::<ReadBody<Full<Bytes>>>();
+    }
+
+    #[test]
+    fn a_service_shows_its_limit_and_what_is_inside() {
+        let mut service = read_timeout(5).layer(7);
+        *service.get_mut() += 1;
+        assert_eq!(
+            (service.limit(), *service.get_ref(), service.into_inner()),
+            (ms(5), 8, 8)
+        );
+        let service = execution_timeout(5).layer(7);
+        assert_eq!((service.limit(), service.into_inner()), (ms(5), 7));
+        let service = connect_timeout(5).layer(7);
+        assert_eq!((service.limit(), service.into_inner()), (ms(5), 7));
+    }
+}
+
+mod ties {
+    use super::*;
+
+    /// TMO-13: what is inside completes at `after`, the limit is 100 ms.
+    async fn all_three(after: u64) -> [Result<(), BoxError>; 3] {
+        let read = read_timeout(100).layer(service_fn(
+            move |_: Request<UploadBody<Empty<Bytes>>>| async move {
+                sleep(ms(after)).await;
+                Ok::<_, Infallible>(hello())
+            },
+        ));
+        let execution = execution_timeout(100).layer(service_fn(move |()| async move {
+            sleep(ms(after)).await;
+            Ok::<_, Infallible>(())
+        }));
+        let connect = connect_timeout(100).layer(service_fn(move |_: Uri| async move {
+            sleep(ms(after)).await;
+            Ok::<_, Infallible>(())
+        }));
+        [
+            read.oneshot(get()).await.map(|_| ()),
+            execution.oneshot(()).await,
+            connect.oneshot(Uri::from_static("http://a")).await,
+        ]
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_result_on_the_tick_of_the_limit_wins() {
+        for result in all_three(100).await {
+            assert!(result.is_ok(), "{result:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_result_one_tick_later_comes_too_late() {
+        let [read, execution, connect] = all_three(101).await;
+        assert!(read.unwrap_err().is::<ReadTimedOut>());
+        assert!(execution.unwrap_err().is::<ExecutionTimedOut>());
+        assert!(connect.unwrap_err().is::<ConnectTimedOut>());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_result_that_is_there_wins_even_if_the_task_is_polled_late() {
+        let (tell, told) = tokio::sync::oneshot::channel::<()>();
+        let mut told = Some(told);
+        let mut service = execution_timeout(100).layer(service_fn(move |()| told.take().unwrap()));
+        let mut call = task::spawn(service.call(()));
+        assert_pending!(call.poll());
+        advance(ms(50)).await;
+        tell.send(()).unwrap();
+        advance(ms(500)).await;
+        assert_ready_ok!(call.poll());
+    }
+}
+
+mod happy_path {
+    use super::*;
+
+    // tokio's timers panic outside a runtime, so these tests prove that none is made.
+
+    #[test]
+    fn an_answer_that_is_there_at_once_makes_no_timer() {
+        let mut service = ServiceBuilder::new()
+            .layer(execution_timeout(100))
+            .layer(read_timeout(100))
+            .service_fn(|_: Request<UploadBody<Full<Bytes>>>| ready(Ok::<_, Infallible>(hello())));
+        let request = Request::new(Full::new(Bytes::from("body")));
+        let response = assert_ready_ok!(task::spawn(service.call(request)).poll());
+        let body = assert_ready_ok!(task::spawn(response.into_body().collect()).poll());
+        assert_eq!(body.to_bytes(), "hello");
+    }
+
+    #[test]
+    fn a_connection_that_is_there_at_once_makes_no_timer() {
+        let mut connector = connect_timeout(100).layer(service_fn(|_: Uri| ready(Ok::<_, Infallible>(()))));
+        assert_ready_ok!(task::spawn(connector.call(Uri::from_static("http://a"))).poll());
+    }
+
+    /// RDY-13.
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_kept_of_calls_that_have_ended_whatever_their_limit() {
+        let alive = Arc::new(AtomicUsize::new(0));
+        let limit = Duration::from_secs(1_000_000);
+        let counted = alive.clone();
+        let mut service = ServiceBuilder::new()
+            .layer(ExecutionTimeoutLayer::new(limit).unwrap())
+            .layer(ReadTimeoutLayer::new(limit).unwrap())
+            .service_fn(move |_: Request<UploadBody<Full<Bytes>>>| {
+                let guard = Alive::new(&counted);
+                async move {
+                    // Pending once, so that both timers are made.
+                    tokio::task::yield_now().await;
+                    drop(guard);
+                    Ok::<_, Infallible>(hello())
+                }
+            });
+        for n in 0..10_000 {
+            let size = if n % 2 == 0 { 10 } else { 100_000 };
+            let request = Request::new(Full::new(Bytes::from(vec![0; size])));
+            service.call(request).await.unwrap();
+        }
+        assert_eq!(alive.load(Ordering::Relaxed), 0);
+        let metrics = tokio::runtime::Handle::current().metrics();
+        assert_eq!(metrics.num_alive_tasks(), 0);
+        // A timer that was left behind would be the next thing to happen, and a paused clock would jump to it.
+        let start = Instant::now();
+        sleep(limit * 2).await;
+        assert_eq!(start.elapsed(), limit * 2);
+    }
+
+    /// RDY-12.
+    #[test]
+    fn a_call_that_is_never_polled_leaves_nothing_behind() {
+        let alive = Arc::new(AtomicUsize::new(0));
+        let counted = alive.clone();
+        let mut service = ServiceBuilder::new()
+            .layer(execution_timeout(100))
+            .layer(read_timeout(100))
+            .service_fn(move |request: Request<UploadBody<ChannelBody>>| {
+                let guard = Alive::new(&counted);
+                async move {
+                    let _held = (guard, request);
+                    pending::<Result<Response<Full<Bytes>>, Infallible>>().await
+                }
+            });
+        for _ in 0..1_000 {
+            let (sender, body) = ChannelBody::new(1);
+            drop(service.call(Request::new(body)));
+            assert_eq!(alive.load(Ordering::Relaxed), 0);
+            drop(sender);
+        }
+    }
+}
+
+mod readiness {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_instance_that_was_polled_ready_is_the_one_that_is_called() {
+        /// Ready once it was asked, and only this instance.
+        struct Asked(bool);
+        impl Clone for Asked {
+            fn clone(&self) -> Self {
+                Asked(false)
+            }
+        }
+        impl<T> Service<T> for Asked {
+            type Response = Response<Full<Bytes>>;
+            type Error = Infallible;
+            type Future = std::future::Ready<Result<Self::Response, Infallible>>;
+            fn poll_ready(&mut self, _: &mut std::task::Context<'_>) -> Poll<Result<(), Infallible>> {
+                self.0 = true;
+                Poll::Ready(Ok(()))
+            }
+            fn call(&mut self, _: T) -> Self::Future {
+                assert!(std::mem::take(&mut self.0), "called without having been asked");
+                ready(Ok(hello()))
+            }
+        }
+        let service = ServiceBuilder::new()
+            .layer(execution_timeout(100))
+            .layer(read_timeout(100))
+            .service(Asked(false));
+        for mut service in [service.clone(), service] {
+            for _ in 0..3 {
+                let service = ServiceExt::<Request<Empty<Bytes>>>::ready(&mut service)
+                    .await
+                    .unwrap();
+                service.call(get()).await.unwrap();
+            }
+        }
+        let mut connector = connect_timeout(100).layer(Asked(false));
+        connector
+            .ready()
+            .await
+            .unwrap()
+            .call(Uri::from_static("http://a"))
+            .await
+            .unwrap();
+    }
+
+    #[test]
+    fn waiting_and_failing_to_be_ready_come_from_the_service_inside() {
+        let (mock, mut handle) =
+            tower_test::mock::pair::<Request<UploadBody<Empty<Bytes>>>, Response<Full<Bytes>>>();
+        handle.allow(0);
+        let service = ServiceBuilder::new()
+            .layer(execution_timeout(100))
+            .layer(read_timeout(100))
+            .service(mock);
+        let mut service = tower_test::mock::Spawn::new(service);
+        assert_pending!(service.poll_ready());
+        handle.send_error("broken");
+        assert_eq!(assert_ready_err!(service.poll_ready()).to_string(), "broken");
+    }
+}
+
+mod connect {
+    use super::*;
+
+    /// A connector that tries the addresses of a host one after the other. `None`: packets are swallowed.
+    fn scripted(
+        addresses: &'static [Option<u64>],
+        race_after: u64,
+    ) -> impl Service<
+        Uri,
+        Response = usize,
+        Error = io::Error,
+        Future = impl Future<Output = io::Result<usize>>,
+    > + Clone {
+        service_fn(move |_: Uri| async move {
+            // As happy eyeballs do: the next address joins in after a while.
+            let mut tries: futures_util::stream::FuturesUnordered<_> = addresses
+                .iter()
+                .enumerate()
+                .map(|(n, takes)| async move {
+                    sleep(ms(race_after * n as u64)).await;
+                    match takes {
+                        Some(takes) => sleep(ms(*takes)).await,
+                        None => pending().await,
+                    }
+                    n
+                })
+                .collect();
+            futures_util::StreamExt::next(&mut tries)
+                .await
+                .ok_or_else(|| io::ErrorKind::NotFound.into())
+        })
+    }
+
+    /// TMO-08, first run.
+    #[tokio::test(start_paused = true)]
+    async fn two_dead_addresses_do_not_keep_the_third_from_answering() {
+        let start = Instant::now();
+        let mut connector = connect_timeout(900).layer(scripted(&[None, None, Some(50)], 250));
+        assert_eq!(connector.call(Uri::from_static("http://host")).await.unwrap(), 2);
+        assert_eq!(start.elapsed(), ms(550));
+    }
+
+    /// TMO-08, second run.
+    #[tokio::test(start_paused = true)]
+    async fn the_limit_is_one_for_all_addresses() {
+        let start = Instant::now();
+        let mut connector = connect_timeout(900).layer(scripted(&[None, None, None], 250));
+        let uri = Uri::from_static("http://user:password@host:81/path?query");
+        let error = connector.call(uri).await.unwrap_err();
+        assert_eq!(start.elapsed(), ms(900));
+
+        let timed_out = error.downcast_ref::<ConnectTimedOut>().unwrap();
+        assert_eq!((timed_out.limit(), timed_out.target()), (ms(900), "host:81"));
+        assert!(!error.to_string().contains("password"));
+        assert_eq!(
+            Fault::of(&*error),
+            Fault::new(FaultKind::ConnectTimeout, Sent::No)
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refused_connection_is_not_a_timeout_and_comes_through_unchanged() {
+        let mut connector = connect_timeout(900).layer(service_fn(|_: Uri| async {
+            sleep(ms(10)).await;
+            Err::<(), _>(io::Error::from(io::ErrorKind::ConnectionRefused))
+        }));
+        let error = connector.call(Uri::from_static("http://host")).await.unwrap_err();
+        assert_eq!(
+            error.downcast_ref::<io::Error>().unwrap().kind(),
+            io::ErrorKind::ConnectionRefused
+        );
+    }
+
+    /// A client that connects, and then answers after a while.
+    fn client<B: Send + 'static>(
+        limit: u64,
+        connect: Option<u64>,
+        answer: Option<u64>,
+    ) -> impl Service<
+        Request<UploadBody<B>>,
+        Response = Response<Full<Bytes>>,
+        Error = BoxError,
+        Future = impl Future<Output = Result<Response<Full<Bytes>>, BoxError>>,
+    > {
+        service_fn(move |request: Request<UploadBody<B>>| {
+            let mut connector = connect_timeout(limit).layer(service_fn(move |_: Uri| async move {
+                match connect {
+                    Some(takes) => sleep(ms(takes)).await,
+                    None => pending().await,
+                }
+                Ok::<_, Infallible>(())
+            }));
+            async move {
+                connector.call(request.uri().clone()).await?;
+                match answer {
+                    Some(takes) => sleep(ms(takes)).await,
+                    None => pending().await,
+                }
+                Ok(hello())
+            }
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connect_phase_longer_than_the_read_limit_is_no_read_timeout() {
+        let start = Instant::now();
+        let mut service = read_timeout(100).layer(client(1000, Some(700), Some(90)));
+        service.call(get()).await.unwrap();
+        assert_eq!(start.elapsed(), ms(790));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_read_limit_counts_from_the_connection() {
+        let start = Instant::now();
+        let mut service = read_timeout(100).layer(client(1000, Some(700), None));
+        let error = service.call(get()).await.unwrap_err();
+        assert_eq!(read_phase(&*error), Some(ReadPhase::Head));
+        assert_eq!(start.elapsed(), ms(800));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn equal_limits_on_a_host_that_swallows_packets_give_the_connect_timeout() {
+        let start = Instant::now();
+        let mut service = read_timeout(1000).layer(client(1000, None, None));
+        let error = service.call(get()).await.unwrap_err();
+        assert!(error.is::<ConnectTimedOut>(), "{error}");
+        assert_eq!(start.elapsed(), ms(1000));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_second_connect_for_the_same_request_starts_the_clock_anew() {
+        let start = Instant::now();
+        // As when a pooled connection turns out to be dead, 80 ms on: the client connects again.
+        let mut service =
+            read_timeout(100).layer(service_fn(|request: Request<UploadBody<Empty<Bytes>>>| async {
+                sleep(ms(80)).await;
+                client(1000, Some(500), Some(90)).call(request).await
+            }));
+        service.call(get()).await.unwrap();
+        assert_eq!(start.elapsed(), ms(670));
+    }
+
+    #[cfg(feature = "hyper")]
+    #[test]
+    fn hyper_util_takes_it_as_a_connector() {
+        use hyper_util::client::legacy::connect::{Connect, HttpConnector};
+        fn takes(_: impl Connect + Clone + Send + Sync + 'static) {}
+        let _ = |connector: HttpConnector| takes(connect_timeout(1).layer(connector));
+    }
+}
+
+mod upload {
+    use super::*;
+
+    /// A client that takes the whole upload, as slowly as it comes, and answers after a while. The number of bytes is
+    /// in the answer's extensions.
+    fn draining(
+        answer: Option<u64>,
+    ) -> impl Service<
+        Request<UploadBody<ChannelBody>>,
+        Response = Response<Full<Bytes>>,
+        Error = BoxError,
+        Future = impl Future<Output = Result<Response<Full<Bytes>>, BoxError>>,
+    > + Clone {
+        service_fn(move |request: Request<UploadBody<ChannelBody>>| async move {
+            let uploaded = request.into_body().collect().await?.to_bytes().len();
+            match answer {
+                Some(takes) => sleep(ms(takes)).await,
+                None => pending().await,
+            }
+            let mut response = hello();
+            response.extensions_mut().insert(uploaded);
+            Ok(response)
+        })
+    }
+
+    async fn five_chunks_200_ms_apart(mut sender: Sender<Bytes, io::Error>) {
+        for _ in 0..5 {
+            sleep(ms(200)).await;
+            sender.send_data(Bytes::from("chunk")).await.unwrap();
+        }
+    }
+
+    /// TMO-04.
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_upload_does_not_trip_the_limit() {
+        let start = Instant::now();
+        let (sender, body) = ChannelBody::new(1);
+        tokio::spawn(five_chunks_200_ms_apart(sender));
+        let mut service = read_timeout(300).layer(draining(Some(50)));
+        let response = service.call(Request::new(body)).await.unwrap();
+        assert_eq!(response.extensions().get(), Some(&25_usize));
+        assert_eq!(start.elapsed(), ms(1050));
+    }
+
+    /// TMO-04.
+    #[tokio::test(start_paused = true)]
+    async fn the_limit_counts_from_the_end_of_the_upload() {
+        let start = Instant::now();
+        let (sender, body) = ChannelBody::new(1);
+        tokio::spawn(five_chunks_200_ms_apart(sender));
+        let mut service = read_timeout(300).layer(draining(None));
+        let error = service.call(Request::new(body)).await.unwrap_err();
+        assert_eq!(read_phase(&*error), Some(ReadPhase::Head));
+        assert_eq!(start.elapsed(), ms(1300));
+    }
+
+    /// hyper takes a frame in one go: only in pieces does a large one show when it has been written.
+    #[tokio::test(start_paused = true)]
+    async fn one_large_frame_that_is_written_slowly_does_not_trip_the_limit() {
+        let start = Instant::now();
+        let mut service =
+            read_timeout(300).layer(service_fn(|request: Request<UploadBody<Full<Bytes>>>| async {
+                let mut body = request.into_body();
+                while let Some(frame) = body.frame().await {
+                    // One byte a microsecond.
+                    let len = frame?.into_data().unwrap().len();
+                    sleep(Duration::from_micros(len as u64)).await;
+                }
+                sleep(ms(200)).await;
+                Ok::<_, BoxError>(hello())
+            }));
+        let upload = Full::new(Bytes::from(vec![0; 1_000_000]));
+        service.call(Request::new(upload)).await.unwrap();
+        assert!(start.elapsed() >= ms(1200));
+    }
+
+    /// A body that is in hand as far as its length tells, but comes slowly.
+    struct SlowlyKnown(std::pin::Pin<Box<tokio::time::Sleep>>, bool);
+
+    impl Body for SlowlyKnown {
+        type Data = Bytes;
+        type Error = Infallible;
+        fn poll_frame(
+            mut self: std::pin::Pin<&mut Self>,
+            cx: &mut std::task::Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            if self.1 {
+                return Poll::Ready(None);
+            }
+            std::task::ready!(self.0.as_mut().poll(cx));
+            self.1 = true;
+            Poll::Ready(Some(Ok(Frame::data(Bytes::from("late")))))
+        }
+        fn is_end_stream(&self) -> bool {
+            self.1
+        }
+        fn size_hint(&self) -> http_body::SizeHint {
+            http_body::SizeHint::with_exact(if self.1 { 0 } else { 4 })
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn small_bodies_of_known_length_are_followed_on_request() {
+        let client = service_fn(|request: Request<UploadBody<SlowlyKnown>>| async {
+            request.into_body().collect().await?;
+            Ok::<_, BoxError>(hello())
+        });
+        let slow = || Request::new(SlowlyKnown(Box::pin(sleep(ms(200))), false));
+        let error = read_timeout(100).layer(client).oneshot(slow()).await;
+        assert!(error.unwrap_err().is::<ReadTimedOut>());
+        let answered = read_timeout(100).in_hand(0).layer(client).oneshot(slow()).await;
+        assert!(answered.is_ok());
+    }
+
+    /// A client as hyper is one: it uploads in a task of its own, which the end of the call does not end. What the
+    /// upload ended in goes to the channel.
+    fn uploading_alone(
+        answer: Option<u64>,
+        ended: tokio::sync::mpsc::UnboundedSender<Result<(), String>>,
+    ) -> impl Service<
+        Request<UploadBody<ChannelBody>>,
+        Response = Response<Full<Bytes>>,
+        Error = BoxError,
+        Future = impl Future<Output = Result<Response<Full<Bytes>>, BoxError>>,
+    > {
+        service_fn(move |request: Request<UploadBody<ChannelBody>>| {
+            let ended = ended.clone();
+            tokio::spawn(async move {
+                let result = request.into_body().collect().await;
+                let _ = ended.send(result.map(|_| ()).map_err(|error| error.to_string()));
+            });
+            async move {
+                match answer {
+                    Some(takes) => sleep(ms(takes)).await,
+                    None => pending().await,
+                }
+                Ok(hello())
+            }
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_upload_ends_when_the_caller_has_left() {
+        let (ended, mut upload) = tokio::sync::mpsc::unbounded_channel();
+        let (_sender, body) = ChannelBody::new(1);
+        let mut service = read_timeout(300).layer(uploading_alone(None, ended));
+        let call = service.call(Request::new(body));
+        assert!(tokio::time::timeout(ms(10), call).await.is_err());
+        let error = upload.recv().await.unwrap().unwrap_err();
+        assert!(error.contains("given up"), "{error}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_upload_ends_with_an_outer_limit_while_the_future_is_still_held() {
+        let (ended, mut upload) = tokio::sync::mpsc::unbounded_channel();
+        let (_sender, body) = ChannelBody::new(1);
+        let mut service = ServiceBuilder::new()
+            .layer(execution_timeout(50))
+            .layer(read_timeout(300))
+            .service(uploading_alone(None, ended));
+        let mut call = Box::pin(service.call(Request::new(body)));
+        assert!(call.as_mut().await.unwrap_err().is::<ExecutionTimedOut>());
+        assert!(upload.recv().await.unwrap().is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_early_answer_is_returned_and_the_upload_goes_on_until_its_body_is_dropped() {
+        let start = Instant::now();
+        let (ended, mut upload) = tokio::sync::mpsc::unbounded_channel();
+        let (mut sender, body) = ChannelBody::new(1);
+        let mut service = read_timeout(300).layer(uploading_alone(Some(20), ended));
+        let response = service.call(Request::new(body)).await.unwrap();
+        assert_eq!(start.elapsed(), ms(20));
+        for _ in 0..10 {
+            sleep(ms(100)).await;
+            sender.send_data(Bytes::from("more")).await.unwrap();
+        }
+        assert!(upload.try_recv().is_err(), "it goes on");
+        drop(response);
+        assert!(upload.recv().await.unwrap().is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_upload_may_end_by_itself_after_an_early_answer() {
+        let (ended, mut upload) = tokio::sync::mpsc::unbounded_channel();
+        let (sender, body) = ChannelBody::new(1);
+        let mut service = read_timeout(300).layer(uploading_alone(Some(20), ended));
+        let response = service.call(Request::new(body)).await.unwrap();
+        drop(sender);
+        assert_eq!(upload.recv().await.unwrap(), Ok(()));
+        drop(response);
+    }
+}
+
+mod read {
+    use super::*;
+
+    /// A client that answers at once, with a body that is fed by the test.
+    fn feeding(
+        body: ChannelBody,
+    ) -> impl Service<
+        Request<UploadBody<Empty<Bytes>>>,
+        Response = Response<ChannelBody>,
+        Error = Infallible,
+        Future = impl Future<Output = Result<Response<ChannelBody>, Infallible>>,
+    > {
+        let mut body = Some(body);
+        service_fn(move |_: Request<UploadBody<Empty<Bytes>>>| ready(Ok(Response::new(body.take().unwrap()))))
+    }
+
+    async fn feed(mut sender: Sender<Bytes, io::Error>, gaps: impl IntoIterator<Item = u64>) {
+        for gap in gaps {
+            sleep(ms(gap)).await;
+            if sender.send_data(Bytes::from("chunk")).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// TMO-05, a.
+    #[tokio::test(start_paused = true)]
+    async fn a_long_body_with_short_gaps_is_whole() {
+        let start = Instant::now();
+        let (sender, body) = ChannelBody::new(1);
+        tokio::spawn(feed(sender, [400; 10]));
+        let response = read_timeout(500).layer(feeding(body)).call(get()).await.unwrap();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        assert_eq!((body.len(), start.elapsed()), (50, ms(4000)));
+    }
+
+    /// TMO-05, b. The timer of one gap is used for the next, so a gap that begins late in it must have its whole time.
+    #[tokio::test(start_paused = true)]
+    async fn a_gap_longer_than_the_limit_ends_the_body_that_long_after_its_last_frame() {
+        for before in [0, 1, 250, 499] {
+            let start = Instant::now();
+            let (sender, body) = ChannelBody::new(1);
+            tokio::spawn(feed(sender, [before, before, 600]));
+            let response = read_timeout(500).layer(feeding(body)).call(get()).await.unwrap();
+            let mut body = response.into_body();
+            for _ in 0..2 {
+                assert!(body.frame().await.unwrap().is_ok());
+            }
+            let error = body.frame().await.unwrap().unwrap_err();
+            assert_eq!(read_phase(&*error), Some(ReadPhase::Body));
+            assert_eq!(start.elapsed(), ms(2 * before + 500));
+            assert!(body.frame().await.is_none() && body.is_end_stream());
+        }
+    }
+
+    /// TMO-05, c.
+    #[tokio::test(start_paused = true)]
+    async fn a_byte_now_and_then_passes_for_ever_and_only_a_limit_on_the_whole_ends_it() {
+        let start = Instant::now();
+        let (sender, body) = ChannelBody::new(1);
+        tokio::spawn(feed(sender, std::iter::repeat(400)));
+        let response = read_timeout(500).layer(feeding(body)).call(get()).await.unwrap();
+        let whole = tokio::time::timeout(ms(3000), response.into_body().collect()).await;
+        assert!(whole.is_err());
+        assert_eq!(start.elapsed(), ms(3000));
+    }
+
+    /// TMO-06.
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_never_begins_is_a_read_timeout_in_the_body() {
+        let start = Instant::now();
+        let (_sender, body) = ChannelBody::new(1);
+        let mut answering = feeding(body);
+        let mut service =
+            read_timeout(3000).layer(service_fn(|request: Request<UploadBody<Empty<Bytes>>>| {
+                let answer = answering.call(request);
+                async {
+                    sleep(ms(10)).await;
+                    answer.await
+                }
+            }));
+        let response = service.call(get()).await.unwrap();
+        assert_eq!(start.elapsed(), ms(10));
+        let error = response.into_body().collect().await.unwrap_err();
+        assert_eq!(start.elapsed(), ms(3010));
+        assert_eq!(
+            Fault::of(&*error),
+            Fault::new(FaultKind::ReadTimeout(ReadPhase::Body), Sent::Maybe)
+        );
+        assert!(error.to_string().contains("response body"), "{error}");
+    }
+
+    /// TMO-10.
+    #[tokio::test(start_paused = true)]
+    async fn a_limit_on_an_attempt_is_over_with_the_head() {
+        let start = Instant::now();
+        let calls = AtomicUsize::new(0);
+        let (mut sender, body) = ChannelBody::new(1);
+        let mut answering = feeding(body);
+        let mut service = ServiceBuilder::new()
+            .layer(execution_timeout(100))
+            // The limit on each attempt.
+            .layer(execution_timeout(50))
+            .layer(read_timeout(45))
+            .service_fn(|request: Request<UploadBody<Empty<Bytes>>>| {
+                calls.fetch_add(1, Ordering::Relaxed);
+                let answer = answering.call(request);
+                async {
+                    sleep(ms(40)).await;
+                    answer.await
+                }
+            });
+        let response = service.call(get()).await.unwrap();
+        tokio::spawn(async move {
+            sleep(ms(40)).await;
+            sender.send_data(Bytes::from("body")).await.unwrap();
+        });
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        assert_eq!(body, "body");
+        assert_eq!((start.elapsed(), calls.load(Ordering::Relaxed)), (ms(80), 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_that_takes_its_time_is_not_the_servers_fault() {
+        let (mut sender, body) = ChannelBody::new(1);
+        let response = read_timeout(100).layer(feeding(body)).call(get()).await.unwrap();
+        let mut body = response.into_body();
+        sleep(ms(1000)).await;
+        sender.send_data(Bytes::from("first")).await.unwrap();
+        assert!(body.frame().await.unwrap().is_ok());
+        sleep(ms(1000)).await;
+        let start = Instant::now();
+        let error = body.frame().await.unwrap().unwrap_err();
+        assert_eq!(read_phase(&*error), Some(ReadPhase::Body));
+        assert_eq!(start.elapsed(), ms(100));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_frame_on_the_tick_of_the_limit_wins() {
+        for (gap, frames) in [(100, 3), (101, 0)] {
+            let slow = futures_util::stream::unfold((), move |()| async move {
+                sleep(ms(gap)).await;
+                Some((Ok::<_, Infallible>(Frame::data(Bytes::from("chunk"))), ()))
+            });
+            let mut body = Some(StreamBody::new(Box::pin(slow)));
+            let service = service_fn(move |_: Request<UploadBody<Empty<Bytes>>>| {
+                ready(Ok::<_, Infallible>(Response::new(body.take().unwrap())))
+            });
+            let response = read_timeout(100).layer(service).oneshot(get()).await.unwrap();
+            let mut body = response.into_body();
+            for _ in 0..frames {
+                assert!(body.frame().await.unwrap().is_ok());
+            }
+            if frames == 0 {
+                assert!(body.frame().await.unwrap().is_err());
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bytes_trailers_length_and_errors_of_the_body_pass() {
+        let (mut sender, body) = ChannelBody::new(8);
+        sender.send_data(Bytes::from("data")).await.unwrap();
+        let trailers = http::HeaderMap::from_iter([(http::header::ETAG, "x".parse().unwrap())]);
+        sender.send_trailers(trailers).await.unwrap();
+        drop(sender);
+        let response = read_timeout(100).layer(feeding(body)).call(get()).await.unwrap();
+        let collected = response.into_body().collect().await.unwrap();
+        assert_eq!(collected.trailers().unwrap()["etag"], "x");
+        assert_eq!(collected.to_bytes(), "data");
+
+        let (sender, body) = ChannelBody::new(8);
+        sender.abort(io::Error::other("broken"));
+        let response = read_timeout(100).layer(feeding(body)).call(get()).await.unwrap();
+        let error = response.into_body().collect().await.unwrap_err();
+        assert_eq!(error.to_string(), "broken");
+
+        let service = service_fn(|_: Request<UploadBody<Empty<Bytes>>>| ready(Ok::<_, Infallible>(hello())));
+        let response = read_timeout(100).layer(service).oneshot(get()).await.unwrap();
+        assert_eq!(response.body().size_hint().exact(), Some(5));
+        assert!(!response.body().is_end_stream());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_error_of_the_client_comes_through_unchanged() {
+        let service = service_fn(|_: Request<UploadBody<Empty<Bytes>>>| {
+            ready(Err::<Response<Full<Bytes>>, _>(io::Error::from(
+                io::ErrorKind::ConnectionReset,
+            )))
+        });
+        let error = read_timeout(100).layer(service).oneshot(get()).await.unwrap_err();
+        assert_eq!(
+            error.downcast_ref::<io::Error>().unwrap().kind(),
+            io::ErrorKind::ConnectionReset
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn at_the_limit_the_attempt_ends_though_its_future_is_still_held() {
+        let alive = Arc::new(AtomicUsize::new(0));
+        let mut service = read_timeout(100).layer(service_fn(|_: Request<UploadBody<Empty<Bytes>>>| {
+            let guard = Alive::new(&alive);
+            async move {
+                let _guard = guard;
+                pending::<Result<Response<Full<Bytes>>, Infallible>>().await
+            }
+        }));
+        let mut call = Box::pin(service.call(get()));
+        let error = call.as_mut().await.unwrap_err();
+        assert_eq!(
+            Fault::of(&*error),
+            Fault::new(FaultKind::ReadTimeout(ReadPhase::Head), Sent::Maybe)
+        );
+        assert_eq!(alive.load(Ordering::Relaxed), 0);
+    }
+}
+
+mod deadline {
+    use super::*;
+
+    /// A service that never answers, counts its calls, and holds a guard.
+    fn silent<Req>(
+        calls: &Arc<AtomicUsize>,
+        alive: &Arc<AtomicUsize>,
+    ) -> impl Service<
+        Req,
+        Response = Response<Full<Bytes>>,
+        Error = BoxError,
+        Future = impl Future<Output = Result<Response<Full<Bytes>>, BoxError>>,
+    > + Clone {
+        let (calls, alive) = (calls.clone(), alive.clone());
+        service_fn(move |_: Req| {
+            calls.fetch_add(1, Ordering::Relaxed);
+            let guard = Alive::new(&alive);
+            async move {
+                let _guard = guard;
+                pending().await
+            }
+        })
+    }
+
+    fn counters() -> (Arc<AtomicUsize>, Arc<AtomicUsize>) {
+        Default::default()
+    }
+
+    /// TMO-01: two attempts of 5 s each would be made by what is below.
+    #[tokio::test(start_paused = true)]
+    async fn the_work_below_ends_with_the_call() {
+        let start = Instant::now();
+        let (calls, alive) = counters();
+        let attempts = read_timeout(5000).layer(silent(&calls, &alive));
+        let mut service = execution_timeout(1000).layer(service_fn(move |()| {
+            let mut attempts = attempts.clone();
+            async move {
+                let _first = attempts.call(get()).await;
+                attempts.call(get()).await
+            }
+        }));
+        let mut call = Box::pin(service.call(()));
+        let error = call.as_mut().await.unwrap_err();
+        assert_eq!(start.elapsed(), ms(1000));
+        assert_eq!(
+            error.downcast_ref::<ExecutionTimedOut>().unwrap().limit(),
+            ms(1000)
+        );
+        assert_eq!(
+            Fault::of(&*error),
+            Fault::new(FaultKind::ExecutionTimeout, Sent::Maybe)
+        );
+        // At once, although the future is still held.
+        assert_eq!(alive.load(Ordering::Relaxed), 0);
+        sleep(ms(19_000)).await;
+        assert_eq!(calls.load(Ordering::Relaxed), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_given_up_at_the_limit_is_in_the_trail_of_the_call() {
+        /// An attempt that writes down how it ended, as a balancer does.
+        struct Recorded(Instant);
+        impl Drop for Recorded {
+            fn drop(&mut self) {
+                let attempt = Attempt::new(None, self.0, Instant::now(), AttemptOutcome::Abandoned);
+                scope::current(|scope| scope.record(attempt));
+            }
+        }
+        let mut service = execution_timeout(100).layer(service_fn(|()| {
+            let attempt = Recorded(Instant::now());
+            async move {
+                let _attempt = attempt;
+                pending::<Result<(), BoxError>>().await
+            }
+        }));
+        let mut scope = CallScope::begin();
+        let mut call = std::pin::pin!(scope.enter(|| service.call(())));
+        let result = poll_fn(|cx| scope.enter(|| call.as_mut().poll(cx))).await;
+        assert!(result.unwrap_err().is::<ExecutionTimedOut>());
+        let attempts: Vec<_> = scope.trail().unwrap().attempts().collect();
+        assert_eq!(attempts.len(), 1);
+        assert_eq!(
+            (attempts[0].outcome(), attempts[0].took()),
+            (AttemptOutcome::Abandoned, ms(100))
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn below_it_the_nearest_deadline_is_seen_in_call_and_in_poll() {
+        let start = Instant::now();
+        let seen = || scope::deadline().unwrap() - start;
+        let inside = service_fn(move |()| {
+            let in_call = seen();
+            async move {
+                let in_poll = seen();
+                Ok::<_, Infallible>((in_call, in_poll))
+            }
+        });
+        for (outer, inner, deadline) in [(100, 300, 100), (300, 100, 100)] {
+            let mut nested = execution_timeout(outer).layer(execution_timeout(inner).layer(inside));
+            assert_eq!(nested.call(()).await.unwrap(), (ms(deadline), ms(deadline)));
+        }
+        assert_eq!(scope::deadline(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_nearer_outer_limit_ends_the_call() {
+        let start = Instant::now();
+        let (calls, alive) = counters();
+        let mut nested = execution_timeout(100).layer(execution_timeout(300).layer(silent(&calls, &alive)));
+        let error = nested.call(()).await.unwrap_err();
+        let limit = error.downcast_ref::<ExecutionTimedOut>().unwrap().limit();
+        assert_eq!((limit, start.elapsed()), (ms(100), ms(100)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_time_left_nothing_is_sent() {
+        let (calls, alive) = counters();
+        let mut execution = execution_timeout(100).layer(silent(&calls, &alive));
+        let mut read = read_timeout(100).layer(silent(&calls, &alive));
+        let mut scope = CallScope::begin();
+        scope.narrow(Instant::now());
+        let (execution, read) = scope.enter(|| (execution.call(()), read.call(get())));
+        for (error, layer) in [
+            (execution.await.unwrap_err(), "ExecutionTimeout"),
+            (read.await.unwrap_err(), "ReadTimeout"),
+        ] {
+            assert_eq!(error.downcast_ref::<NoTimeLeft>().unwrap().layer(), layer);
+            assert_eq!(
+                Fault::of(&*error),
+                Fault::new(FaultKind::ExecutionTimeout, Sent::No)
+            );
+        }
+        assert_eq!(calls.load(Ordering::Relaxed), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_read_limit_at_or_after_the_deadline_does_not_hide_which_limit_ran_out() {
+        for read in [100, 101, 5000] {
+            let (calls, alive) = counters();
+            let mut service = execution_timeout(100).layer(read_timeout(read).layer(silent(&calls, &alive)));
+            // Polled late, both timers would have gone off.
+            let mut call = task::spawn(service.call(get()));
+            assert_pending!(call.poll());
+            advance(ms(10_000)).await;
+            let error = assert_ready!(call.poll()).unwrap_err();
+            assert!(error.is::<ExecutionTimedOut>(), "{read}: {error}");
+        }
+        let (calls, alive) = counters();
+        let mut service = execution_timeout(100).layer(read_timeout(99).layer(silent(&calls, &alive)));
+        assert!(service.call(get()).await.unwrap_err().is::<ReadTimedOut>());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_deadline_is_compared_with_when_the_read_limit_would_run_out_not_with_its_length() {
+        // 60 ms to connect; then 50 ms of silence would end 10 ms after the deadline.
+        let mut connector = connect_timeout(90).layer(service_fn(|_: Uri| async {
+            sleep(ms(60)).await;
+            Ok::<_, Infallible>(())
+        }));
+        let mut service = execution_timeout(100).layer(read_timeout(50).layer(service_fn(
+            move |_: Request<UploadBody<Empty<Bytes>>>| {
+                let connected = connector.call(Uri::from_static("http://a"));
+                async move {
+                    connected.await?;
+                    pending::<Result<Response<Full<Bytes>>, BoxError>>().await
+                }
+            },
+        )));
+        assert!(service.call(get()).await.unwrap_err().is::<ExecutionTimedOut>());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_deadline_of_the_call_does_not_cut_the_body() {
+        let (mut sender, body) = ChannelBody::new(1);
+        let mut body = Some(body);
+        let mut service = execution_timeout(100).layer(read_timeout(300).layer(service_fn(
+            move |_: Request<UploadBody<Empty<Bytes>>>| {
+                ready(Ok::<_, Infallible>(Response::new(body.take().unwrap())))
+            },
+        )));
+        let mut body = service.call(get()).await.unwrap().into_body();
+        tokio::spawn(async move {
+            sleep(ms(200)).await;
+            sender.send_data(Bytes::from("late")).await.unwrap();
+            pending::<()>().await;
+        });
+        assert!(body.frame().await.unwrap().is_ok());
+        let error = body.frame().await.unwrap().unwrap_err();
+        assert_eq!(read_phase(&*error), Some(ReadPhase::Body));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_endpoint_picked_below_is_told_above() {
+        let endpoint = tower_outbound::call::Endpoint::new("http://a:1").unwrap();
+        let picked = endpoint.clone();
+        let mut service = execution_timeout(100).layer(service_fn(move |()| {
+            let picked = picked.clone();
+            async move {
+                scope::current(|scope| scope.set_picked(picked));
+                pending::<Result<(), Infallible>>().await
+            }
+        }));
+        let mut scope = CallScope::begin();
+        let mut call = std::pin::pin!(scope.enter(|| service.call(())));
+        let _timed_out = poll_fn(|cx| scope.enter(|| call.as_mut().poll(cx))).await;
+        assert_eq!(scope.picked(), Some(&endpoint));
+    }
+}

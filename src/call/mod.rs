@@ -26,6 +26,10 @@ mod verdict;
 
 #[cfg(feature = "classify")]
 pub(crate) use self::body::Prefix;
+#[cfg(feature = "timeout")]
+pub use self::body::UploadBody;
+#[cfg(feature = "timeout")]
+pub(crate) use self::body::{IN_HAND, Upload};
 pub use self::{
     body::{OnceBody, RepeatBody},
     config::{ConfigError, LONGEST},

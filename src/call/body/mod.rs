@@ -4,7 +4,13 @@ mod once;
 #[cfg(feature = "classify")]
 mod prefix;
 mod repeat;
+#[cfg(feature = "timeout")]
+mod upload;
 
 #[cfg(feature = "classify")]
 pub(crate) use self::prefix::Prefix;
+#[cfg(feature = "timeout")]
+pub use self::upload::UploadBody;
+#[cfg(feature = "timeout")]
+pub(crate) use self::upload::{IN_HAND, Upload};
 pub use self::{once::OnceBody, repeat::RepeatBody};

@@ -1,0 +1,207 @@
+//! The limit on the whole call.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use pin_project_lite::pin_project;
+use tokio::time::{Duration, Instant, Sleep, sleep_until};
+use tower::BoxError;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use crate::call::{CallScope, ConfigError, ExecutionTimedOut, NoTimeLeft, config};
+
+const NAME: &str = "ExecutionTimeout";
+
+/// Puts an [`ExecutionTimeout`] around a service.
+#[derive(Debug, Clone)]
+pub struct ExecutionTimeoutLayer {
+    limit: Duration,
+}
+
+impl ExecutionTimeoutLayer {
+    /// One limit on everything below: all attempts, the pauses between them, all waits.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] if the limit is zero, or longer than [`LONGEST`](crate::call::LONGEST).
+    pub fn new(limit: Duration) -> Result<Self, ConfigError> {
+        let limit = config::limit(NAME, "limit", limit)?;
+        Ok(ExecutionTimeoutLayer { limit })
+    }
+}
+
+impl<S> Layer<S> for ExecutionTimeoutLayer {
+    type Service = ExecutionTimeout<S>;
+
+    fn layer(&self, inner: S) -> ExecutionTimeout<S> {
+        ExecutionTimeout {
+            inner,
+            limit: self.limit,
+        }
+    }
+}
+
+/// A service whose calls end within a limit, whatever they do in it.
+///
+/// It sets the deadline of the call, which the layers below keep to: nothing is begun that could not end in time. At
+/// the limit the call ends in [`ExecutionTimedOut`], and the work on it with it: the future inside is dropped at
+/// once, not when the caller gets round to dropping its own.
+///
+/// Where a call has a deadline already, the nearer one holds below. If that has passed, the service inside is
+/// not called, and the error is [`NoTimeLeft`].
+///
+/// The call is over with the response. What an HTTP body takes after that is for
+/// [`ReadTimeout`](super::ReadTimeout), gap by gap; for a limit on the whole of it, put `tokio::time::timeout` around
+/// the reading.
+///
+/// It serves requests of any type. Lower in a stack, below the retries, it is a limit on each attempt.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower::{Layer, Service, service_fn};
+/// use tower_outbound::{call::scope, timeout::{ExecutionTimedOut, ExecutionTimeoutLayer}};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let slow = service_fn(|_: &str| async {
+///     assert!(scope::deadline().is_some());
+///     std::future::pending::<Result<(), std::io::Error>>().await
+/// });
+/// let mut orders = ExecutionTimeoutLayer::new(Duration::from_secs(3))?.layer(slow);
+///
+/// let error = orders.call("list").await.unwrap_err();
+/// assert!(error.is::<ExecutionTimedOut>());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct ExecutionTimeout<S> {
+    inner: S,
+    limit: Duration,
+}
+
+impl<S> ExecutionTimeout<S> {
+    /// The limit.
+    pub fn limit(&self) -> Duration {
+        self.limit
+    }
+
+    /// The service inside.
+    pub fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    /// The service inside.
+    pub fn get_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
+    /// The service inside.
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
+}
+
+impl<S, Req> Service<Req> for ExecutionTimeout<S>
+where
+    S: Service<Req>,
+    S::Error: Into<BoxError>,
+{
+    type Response = S::Response;
+    type Error = BoxError;
+    type Future = ExecutionTimeoutFuture<S::Future>;
+
+    #[inline]
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, request: Req) -> Self::Future {
+        let now = Instant::now();
+        let due = now + self.limit;
+        let mut scope = CallScope::join();
+        let state = if scope.deadline().is_some_and(|deadline| deadline <= now) {
+            State::NoTimeLeft
+        } else {
+            scope.narrow(due);
+            State::Calling {
+                inner: scope.enter(|| self.inner.call(request)),
+            }
+        };
+        ExecutionTimeoutFuture {
+            state,
+            sleep: None,
+            scope,
+            due,
+            limit: self.limit,
+        }
+    }
+}
+
+pin_project! {
+    /// The future of [`ExecutionTimeout`].
+    #[derive(Debug)]
+    #[must_use = "futures do nothing unless polled"]
+    pub struct ExecutionTimeoutFuture<F> {
+        #[pin]
+        state: State<F>,
+        #[pin]
+        sleep: Option<Sleep>,
+        scope: CallScope,
+        due: Instant,
+        limit: Duration,
+    }
+}
+
+pin_project! {
+    #[project = StateProj]
+    #[derive(Debug)]
+    enum State<F> {
+        Calling {
+            #[pin]
+            inner: F,
+        },
+        NoTimeLeft,
+        Done,
+    }
+}
+
+impl<F, T, E> Future for ExecutionTimeoutFuture<F>
+where
+    F: Future<Output = Result<T, E>>,
+    E: Into<BoxError>,
+{
+    type Output = Result<T, BoxError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        let inner = match this.state.as_mut().project() {
+            StateProj::Calling { inner } => inner,
+            StateProj::NoTimeLeft => {
+                this.state.set(State::Done);
+                return Poll::Ready(Err(Box::new(NoTimeLeft::new(NAME))));
+            }
+            StateProj::Done => return Poll::Pending,
+        };
+        let result = match this.scope.enter(|| inner.poll(cx)) {
+            Poll::Ready(result) => result.map_err(Into::into),
+            Poll::Pending => {
+                if this.sleep.is_none() {
+                    this.sleep.set(Some(sleep_until(*this.due)));
+                }
+                if let Some(sleep) = this.sleep.as_mut().as_pin_mut() {
+                    ready!(sleep.poll(cx));
+                }
+                Err(ExecutionTimedOut::new(*this.limit).into())
+            }
+        };
+        // The work ends here, and within the scope: what is given up is written down by the layers that gave it up.
+        this.scope.enter(|| this.state.set(State::Done));
+        this.sleep.set(None);
+        Poll::Ready(this.scope.finish(result))
+    }
+}

@@ -1,0 +1,101 @@
+//! The response body under a read limit.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+use tokio::time::{Duration, Instant, Sleep, sleep_until};
+use tower::BoxError;
+
+use crate::call::{ReadPhase, ReadTimedOut, Upload};
+
+pin_project! {
+    /// The body of a response below a [`ReadTimeout`](super::ReadTimeout): each gap between two of its frames has the
+    /// read limit.
+    ///
+    /// A gap begins when a frame is asked for and none is there: a reader that takes its time is not the server's
+    /// fault. It ends in [`ReadTimedOut`] with [`ReadPhase::Body`], after which the body has ended. The response is
+    /// with its caller by then, so nobody sends the request again.
+    ///
+    /// Dropping it ends an upload that is still going on; see [`ReadTimeout`](super::ReadTimeout).
+    #[derive(Debug)]
+    pub struct ReadBody<R> {
+        #[pin]
+        body: R,
+        limit: Duration,
+        // When the gap that is now ends.
+        due: Option<Instant>,
+        // One for all gaps: a frame that comes moves nothing; a timer that goes off too early is set to the end of the
+        // gap that is then. In a box, so that the body stays `Unpin` and the response small for all who pass it up.
+        sleep: Option<Pin<Box<Sleep>>>,
+        timed_out: bool,
+        upload: Option<Upload>,
+    }
+}
+
+impl<R> ReadBody<R> {
+    pub(super) fn new(body: R, limit: Duration, upload: Option<Upload>) -> Self {
+        ReadBody {
+            body,
+            limit,
+            due: None,
+            sleep: None,
+            timed_out: false,
+            upload,
+        }
+    }
+
+    /// The body inside.
+    pub fn get_ref(&self) -> &R {
+        &self.body
+    }
+}
+
+impl<R> Body for ReadBody<R>
+where
+    R: Body,
+    R::Error: Into<BoxError>,
+{
+    type Data = R::Data;
+    type Error = BoxError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<R::Data>, BoxError>>> {
+        let this = self.project();
+        if *this.timed_out {
+            return Poll::Ready(None);
+        }
+        if let Poll::Ready(frame) = this.body.poll_frame(cx) {
+            *this.due = None;
+            if !matches!(frame, Some(Ok(_))) {
+                *this.sleep = None;
+            }
+            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+        }
+        let limit = *this.limit;
+        let due = *this.due.get_or_insert_with(|| Instant::now() + limit);
+        let sleep = this.sleep.get_or_insert_with(|| Box::pin(sleep_until(due)));
+        ready!(sleep.as_mut().poll(cx));
+        if sleep.deadline() < due {
+            sleep.as_mut().reset(due);
+            ready!(sleep.as_mut().poll(cx));
+        }
+        *this.timed_out = true;
+        *this.sleep = None;
+        Poll::Ready(Some(Err(Box::new(ReadTimedOut::new(limit, ReadPhase::Body)))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.timed_out || self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

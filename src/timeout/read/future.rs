@@ -1,0 +1,127 @@
+//! The wait for the head of a response.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use http::Response;
+use pin_project_lite::pin_project;
+use tokio::time::{Duration, Instant, Sleep, sleep_until};
+use tower::BoxError;
+
+use super::{NAME, ReadBody};
+use crate::call::{NoTimeLeft, ReadPhase, ReadTimedOut, Upload, connecting};
+
+pin_project! {
+    /// The future of [`ReadTimeout`](super::ReadTimeout).
+    #[derive(Debug)]
+    #[must_use = "futures do nothing unless polled"]
+    pub struct ReadTimeoutFuture<F> {
+        #[pin]
+        state: State<F>,
+        // Made when the clock starts, unless the deadline is nearer.
+        #[pin]
+        sleep: Option<Sleep>,
+        running: bool,
+        limit: Duration,
+        deadline: Option<Instant>,
+        // There if the request body is followed.
+        upload: Option<Upload>,
+    }
+}
+
+pin_project! {
+    #[project = StateProj]
+    #[derive(Debug)]
+    enum State<F> {
+        Calling {
+            #[pin]
+            inner: F,
+        },
+        NoTimeLeft,
+        Done,
+    }
+}
+
+impl<F> ReadTimeoutFuture<F> {
+    pub(super) fn new(inner: F, limit: Duration, deadline: Option<Instant>, upload: Option<Upload>) -> Self {
+        ReadTimeoutFuture {
+            state: State::Calling { inner },
+            sleep: None,
+            running: false,
+            limit,
+            deadline,
+            upload,
+        }
+    }
+
+    pub(super) fn no_time_left() -> Self {
+        ReadTimeoutFuture {
+            state: State::NoTimeLeft,
+            sleep: None,
+            running: false,
+            limit: Duration::ZERO,
+            deadline: None,
+            upload: None,
+        }
+    }
+}
+
+impl<F, R, E> Future for ReadTimeoutFuture<F>
+where
+    F: Future<Output = Result<Response<R>, E>>,
+    E: Into<BoxError>,
+{
+    type Output = Result<Response<ReadBody<R>>, BoxError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        let inner = match this.state.as_mut().project() {
+            StateProj::Calling { inner } => inner,
+            StateProj::NoTimeLeft => {
+                this.state.set(State::Done);
+                return Poll::Ready(Err(Box::new(NoTimeLeft::new(NAME))));
+            }
+            StateProj::Done => return Poll::Pending,
+        };
+        let (polled, connecting) = connecting::observe(|| inner.poll(cx));
+        let result = match polled {
+            Poll::Ready(Ok(response)) => {
+                let upload = this.upload.take().filter(|upload| !upload.has_ended());
+                Ok(response.map(|body| ReadBody::new(body, *this.limit, upload)))
+            }
+            Poll::Ready(Err(error)) => Err(error.into()),
+            Poll::Pending if connecting => {
+                *this.running = false;
+                this.sleep.set(None);
+                return Poll::Pending;
+            }
+            Poll::Pending => {
+                if !*this.running {
+                    if this.upload.as_ref().is_some_and(|upload| !upload.poll_ended(cx)) {
+                        return Poll::Pending;
+                    }
+                    *this.running = true;
+                    let due = Instant::now() + *this.limit;
+                    // With two timers at the same tick the inner one would win, and its error hide whose limit ran
+                    // out. So there is only the one of the deadline.
+                    if this.deadline.is_none_or(|deadline| deadline > due) {
+                        this.sleep.set(Some(sleep_until(due)));
+                    }
+                }
+                match this.sleep.as_mut().as_pin_mut() {
+                    Some(sleep) => ready!(sleep.poll(cx)),
+                    None => return Poll::Pending,
+                }
+                Err(ReadTimedOut::new(*this.limit, ReadPhase::Head).into())
+            }
+        };
+        // Whoever keeps this future does not keep the attempt, its upload or its timer.
+        this.state.set(State::Done);
+        this.sleep.set(None);
+        *this.upload = None;
+        Poll::Ready(result)
+    }
+}

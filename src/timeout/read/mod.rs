@@ -1,0 +1,176 @@
+//! The limit on a server's silence.
+
+mod body;
+mod future;
+
+use std::task::{Context, Poll};
+
+use http::{Request, Response};
+use http_body::Body;
+use tokio::time::{Duration, Instant};
+use tower::BoxError;
+use tower_layer::Layer;
+use tower_service::Service;
+
+pub use self::{body::ReadBody, future::ReadTimeoutFuture};
+use crate::call::{ConfigError, IN_HAND, UploadBody, config, scope};
+
+const NAME: &str = "ReadTimeout";
+
+/// Puts a [`ReadTimeout`] around an HTTP client.
+#[derive(Debug, Clone)]
+pub struct ReadTimeoutLayer {
+    limit: Duration,
+    in_hand: u64,
+}
+
+impl ReadTimeoutLayer {
+    /// The longest silence of a server: before the head of its response, and before each frame of the body.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] if the limit is zero, or longer than [`LONGEST`](crate::call::LONGEST).
+    pub fn new(limit: Duration) -> Result<Self, ConfigError> {
+        let limit = config::limit(NAME, "limit", limit)?;
+        Ok(ReadTimeoutLayer {
+            limit,
+            in_hand: IN_HAND,
+        })
+    }
+
+    /// Up to which size, in bytes, a request body of known length is taken to be in hand, so that it leaves in one
+    /// write and need not be followed. The default is 64 KiB.
+    ///
+    /// Give 0 where small bodies come slowly although their length is known, as when a gateway passes an upload on:
+    /// else the limit counts while they come. It costs an allocation for each request with a body.
+    #[must_use]
+    pub fn in_hand(mut self, bytes: u64) -> Self {
+        self.in_hand = bytes;
+        self
+    }
+}
+
+impl<S> Layer<S> for ReadTimeoutLayer {
+    type Service = ReadTimeout<S>;
+
+    fn layer(&self, inner: S) -> ReadTimeout<S> {
+        ReadTimeout {
+            inner,
+            limit: self.limit,
+            in_hand: self.in_hand,
+        }
+    }
+}
+
+/// An HTTP client with a limit on the silence of the server.
+///
+/// # The head
+///
+/// The clock starts when the request has a connection and its body has been given to the client, and stops with the
+/// head. So neither a slow connect nor a large upload trips it.
+///
+/// - **Has it a connection?** A [`ConnectTimeout`](super::ConnectTimeout) in the client's connector says so as long as
+///   it has not. If the client connects once more for the same request, the clock starts anew.
+/// - **Has its body been sent?** A body that has ended already, or whose length is known to be at most
+///   [`in_hand`](ReadTimeoutLayer::in_hand), has been as soon as there is a connection. Every other one is followed: the
+///   clock starts when the client has taken its end. What the client has in its write buffer then counts as sent
+///   (hyper: up to some 400 KB in HTTP/1, the stream's window in HTTP/2).
+///
+/// A server that stops taking an upload is not silent but slow, and the read limit does not see it; that is for the
+/// [`ExecutionTimeout`](super::ExecutionTimeout).
+///
+/// # The body
+///
+/// [`ReadBody`] gives each gap between two frames the same limit anew. There is no limit on the whole of a body.
+///
+/// # Giving up
+///
+/// A call that is given up ends its upload, if that was followed: [`UploadBody`] then ends in an error. If the response
+/// comes before the upload has ended, it is returned, and the upload goes on until the response body is dropped: who
+/// has no more interest in the answer has none in the question, and a client should stop sending when the server
+/// has answered with an error (RFC 9112, section 9.5). So hold the body of an early answer as long as the upload is to
+/// go on, even if there is nothing in it.
+///
+/// # The deadline
+///
+/// If the call has no time left, the client is not called and the error is
+/// [`NoTimeLeft`](crate::call::NoTimeLeft). If its deadline comes before the limit would run out, or just then, no timer is made: who has
+/// set the deadline ends the call.
+///
+/// # Example
+///
+/// ```
+/// use std::time::Duration;
+/// use bytes::Bytes;
+/// use http::{Request, Response};
+/// use http_body_util::{Empty, Full};
+/// use tower::{BoxError, Layer, Service, service_fn};
+/// use tower_outbound::{call::{ReadPhase, UploadBody}, timeout::{ReadTimedOut, ReadTimeoutLayer}};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), BoxError> {
+/// let silent = service_fn(|_: Request<UploadBody<Empty<Bytes>>>| {
+///     std::future::pending::<Result<Response<Full<Bytes>>, BoxError>>()
+/// });
+/// let mut orders = ReadTimeoutLayer::new(Duration::from_secs(5))?.layer(silent);
+///
+/// let error = orders.call(Request::new(Empty::new())).await.unwrap_err();
+/// assert_eq!(error.downcast_ref::<ReadTimedOut>().unwrap().phase(), ReadPhase::Head);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct ReadTimeout<S> {
+    inner: S,
+    limit: Duration,
+    in_hand: u64,
+}
+
+impl<S> ReadTimeout<S> {
+    /// The limit.
+    pub fn limit(&self) -> Duration {
+        self.limit
+    }
+
+    /// The client inside.
+    pub fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    /// The client inside.
+    pub fn get_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
+    /// The client inside.
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
+}
+
+impl<S, B, R> Service<Request<B>> for ReadTimeout<S>
+where
+    S: Service<Request<UploadBody<B>>, Response = Response<R>>,
+    S::Error: Into<BoxError>,
+    B: Body,
+{
+    type Response = Response<ReadBody<R>>;
+    type Error = BoxError;
+    type Future = ReadTimeoutFuture<S::Future>;
+
+    #[inline]
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let deadline = scope::deadline();
+        if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            return ReadTimeoutFuture::no_time_left();
+        }
+        let (head, body) = request.into_parts();
+        let (body, upload) = UploadBody::new(body, self.in_hand);
+        let inner = self.inner.call(Request::from_parts(head, body));
+        ReadTimeoutFuture::new(inner, self.limit, deadline, upload)
+    }
+}
