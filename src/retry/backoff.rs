@@ -221,7 +221,7 @@ impl Backoff {
             return Duration::ZERO;
         }
         let (unit, base) = match self.rule {
-            Rule::Feign => (1_000_000, self.base.as_nanos() as f64 / 1e6),
+            Rule::Feign => (1_000_000_u32, self.base.as_nanos() as f64 / 1e6),
             _ => (1, self.base.as_nanos() as f64),
         };
         let pause = base * self.factor.powi(power);
