@@ -1,22 +1,65 @@
 //! Tower middleware for calls that leave a process.
+//!
+//! Layers that stand alone in any tower or axum stack, and stacked in the right order are the nest that Spring Cloud
+//! users know as hystrix -> feign -> ribbon. From the outside in:
+//!
+//! | layer | module | what it does |
+//! | --- | --- | --- |
+//! | `RecordTrail` | [`observe`] | marks where a call begins and ends; puts its trail on the outcome |
+//! | `CircuitBreaker` | [`breaker`] | rejects while the dependency is down |
+//! | `ExecutionTimeout` | [`timeout`] | limits the whole call, and sets its deadline |
+//! | `BackoffRetry` | [`retry`] | sends again after a pause |
+//! | `StatusErrorClassifier` | [`classify`] | turns statuses into errors, and says whose fault they are |
+//! | `IdempotentRetry` | [`retry`] | sends again at once, to the same or to the next endpoint |
+//! | `LoadBalance` | [`balance`] | picks an endpoint for each attempt |
+//! | `ReadTimeout` | [`timeout`] | limits the server's silence |
+//! | `ConnectTimeout` | [`timeout`] | limits the connect phase; goes around a connector |
+//!
+//! [`nest`] puts them together: [`Nest`] from a few settings, or [`ServiceBuilderExt`] line by line. [`discover`] is
+//! where endpoints come from, and [`call`] is what all layers share: start there to read an error.
+//!
+//! # Example
+//!
+//! ```no_run
+//! # #[cfg(feature = "full")]
+//! # async fn call() -> Result<(), tower_outbound::call::BoxError> {
+//! use bytes::Bytes;
+//! use http_body_util::Full;
+//! use tower_outbound::{Nest, call::{Endpoint, Endpoints}};
+//!
+//! let endpoints = Endpoints::from_iter([Endpoint::new("http://127.0.0.1:8080")?]);
+//! let nest = Nest::builder("orders", endpoints).build_http()?;
+//! let response = nest.send(http::Request::get("/orders/7").body(Full::<Bytes>::default())?).await?;
+//! # Ok(())
+//! # }
+//! ```
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-pub mod call;
-
 #[cfg(feature = "balance")]
+#[cfg_attr(docsrs, doc(cfg(feature = "balance")))]
 pub mod balance;
 #[cfg(feature = "breaker")]
+#[cfg_attr(docsrs, doc(cfg(feature = "breaker")))]
 pub mod breaker;
+pub mod call;
 #[cfg(feature = "classify")]
+#[cfg_attr(docsrs, doc(cfg(feature = "classify")))]
 pub mod classify;
-#[cfg(feature = "client")]
-pub mod client;
 #[cfg(feature = "discover")]
+#[cfg_attr(docsrs, doc(cfg(feature = "discover")))]
 pub mod discover;
 pub mod nest;
 #[cfg(feature = "trail")]
+#[cfg_attr(docsrs, doc(cfg(feature = "trail")))]
 pub mod observe;
 #[cfg(feature = "retry")]
+#[cfg_attr(docsrs, doc(cfg(feature = "retry")))]
 pub mod retry;
 #[cfg(feature = "timeout")]
+#[cfg_attr(docsrs, doc(cfg(feature = "timeout")))]
 pub mod timeout;
+
+#[cfg(feature = "nest")]
+#[cfg_attr(docsrs, doc(cfg(feature = "nest")))]
+pub use nest::Nest;
+pub use nest::{CallsExt, ServiceBuilderExt};

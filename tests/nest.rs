@@ -1,1 +1,389 @@
-//! To be written.
+//! The standard nest, and stacks written line by line, over services in memory and under the paused clock.
+
+use std::{
+    future::Future,
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, Empty, Full};
+use tokio::time::Instant;
+use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn, util::BoxCloneSyncService};
+use tower_outbound::{
+    CallsExt, Nest, ServiceBuilderExt,
+    breaker::Breaker,
+    call::{
+        BoxError, CircuitState, ConfigError, Endpoint, Endpoints, Fault, FaultKind, LONGEST, Rejection,
+        RetryBudget, StatusError, Trail,
+    },
+    classify::StatusPolicy,
+    nest::{Finding, NestBuilder},
+    retry::{Backoff, Idempotent},
+    timeout::UploadBody,
+};
+
+type Upload = UploadBody<Full<Bytes>>;
+
+fn endpoints(names: &[&str]) -> Endpoints {
+    names.iter().map(|name| Endpoint::new(*name).unwrap()).collect()
+}
+
+fn builder() -> NestBuilder {
+    Nest::builder("orders", endpoints(&["a:1", "b:1", "c:1"]))
+}
+
+fn get() -> Request<Full<Bytes>> {
+    Request::get("/orders").body(Full::default()).unwrap()
+}
+
+/// A client that answers what `answer` says, and counts.
+fn client<F, Fut>(
+    answer: F,
+) -> (
+    impl Service<Request<Upload>, Response = Response<Empty<Bytes>>, Error = io::Error, Future = Fut> + Clone,
+    Arc<AtomicUsize>,
+)
+where
+    F: Fn(usize, String) -> Fut + Clone,
+    Fut: Future<Output = Result<Response<Empty<Bytes>>, io::Error>>,
+{
+    let sent = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&sent);
+    let client = service_fn(move |request: Request<Upload>| {
+        let host = request.uri().host().unwrap_or_default().to_owned();
+        answer(counter.fetch_add(1, SeqCst), host)
+    });
+    (client, sent)
+}
+
+fn status(code: u16) -> Result<Response<Empty<Bytes>>, io::Error> {
+    Ok(Response::builder().status(code).body(Empty::new()).unwrap())
+}
+
+fn reset() -> Result<Response<Empty<Bytes>>, io::Error> {
+    Err(io::ErrorKind::ConnectionReset.into())
+}
+
+#[test]
+fn the_default_plan_is_four_attempts_and_25_seconds_and_has_no_finding() {
+    let plan = builder().plan();
+    assert_eq!((plan.attempts(), plan.longest()), (4, Duration::from_secs(25)));
+    assert_eq!(plan.findings(), []);
+}
+
+#[test]
+fn a_plan_that_does_not_fit_is_refused_unless_it_is_accepted() {
+    let limit = Duration::from_secs(24);
+    let tight = || builder().execution_limit(limit);
+    let finding = Finding::PlanExceedsExecutionLimit {
+        plan: Duration::from_secs(25),
+        limit,
+    };
+    assert_eq!(tight().plan().findings(), [finding]);
+    let error = tight().build(()).unwrap_err();
+    assert_eq!((error.field(), error.value()), ("execution_limit", "24s"));
+    assert!(
+        error.fix().contains("25s") && error.fix().contains("accept_cut_short"),
+        "{error}"
+    );
+    assert!(tight().accept_cut_short().build(()).is_ok());
+    assert!(builder().no_execution_limit().build(()).is_ok());
+}
+
+#[test]
+fn bad_settings_are_errors_that_name_layer_field_value_and_fix() {
+    let zero = Duration::ZERO;
+    let too_long = LONGEST + Duration::from_nanos(1);
+    let errors: Vec<ConfigError> = vec![
+        Nest::builder(" ", Endpoints::new()).build(()).unwrap_err(),
+        builder().read_limit(zero).build(()).unwrap_err(),
+        builder().read_limit(Duration::MAX).build(()).unwrap_err(),
+        builder().connect_limit(zero).build(()).unwrap_err(),
+        builder().execution_limit(zero).build(()).unwrap_err(),
+        builder().execution_limit(too_long).build(()).unwrap_err(),
+        ServiceBuilder::new().read_timeout(zero).unwrap_err(),
+        ServiceBuilder::new().connect_timeout(too_long).unwrap_err(),
+        ServiceBuilder::new()
+            .execution_timeout(Duration::MAX)
+            .unwrap_err(),
+        Breaker::new("").unwrap_err(),
+        Breaker::builder("x").error_percent(101).build().unwrap_err(),
+        Breaker::builder("x").volume(0).build().unwrap_err(),
+        Breaker::builder("x")
+            .sleep_window(Duration::MAX)
+            .build()
+            .unwrap_err(),
+        Breaker::builder("x").window(zero).build().unwrap_err(),
+        Backoff::feign(zero, Duration::MAX, 5).unwrap_err(),
+        Backoff::feign(Duration::from_secs(1), Duration::from_secs(1), 0).unwrap_err(),
+        Endpoint::new("").unwrap_err(),
+        RetryBudget::builder().percent(100.5).build().unwrap_err(),
+    ];
+    for error in errors {
+        for (part, text) in [
+            ("layer", error.layer()),
+            ("field", error.field()),
+            ("value", error.value()),
+            ("fix", error.fix()),
+        ] {
+            assert!(!text.trim().is_empty(), "{part} of {error:?}");
+            assert!(error.to_string().contains(text), "{error}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_first_attempt_that_succeeds_is_the_only_one() {
+    let (client, sent) = client(|_, _| async { status(200) });
+    let response = builder().build(client).unwrap().send(get()).await.unwrap();
+    assert_eq!((response.status(), sent.load(SeqCst)), (StatusCode::OK, 1));
+    assert!(Trail::on(&response).is_none());
+    assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_attempt_goes_to_an_endpoint_that_the_call_has_not_tried() {
+    let (client, sent) = client(|n, host| async move {
+        let expected = ["a", "b", "c"][n.min(2)];
+        assert_eq!(host, expected);
+        if n < 2 { reset() } else { status(200) }
+    });
+    let response = builder().build(client).unwrap().send(get()).await.unwrap();
+    assert_eq!(
+        sent.load(SeqCst),
+        3,
+        "two by the next endpoint, one after a pause"
+    );
+    assert_eq!(Trail::on(&response).unwrap().len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_final_error_of_a_read_timeout_keeps_to_the_plan() {
+    let (client, sent) = client(|_, _| std::future::pending());
+    let began = Instant::now();
+    let error = builder().build(client).unwrap().send(get()).await.unwrap_err();
+    assert!(matches!(Fault::of(&*error).kind(), FaultKind::ReadTimeout(_)));
+    assert_eq!((sent.load(SeqCst), Trail::of(&*error).unwrap().len()), (4, 4));
+    // In memory nothing is spent on connecting: four times 5 s, and a pause of at most 1 s.
+    let took = began.elapsed();
+    assert!(
+        Duration::from_secs(20) <= took && took <= Duration::from_secs(21),
+        "{took:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn client_errors_never_open_the_circuit_and_are_not_retried() {
+    let (client, sent) = client(|n, _| async move { status(if n < 30 { 404 } else { 200 }) });
+    let nest = builder().build(client).unwrap();
+    for _ in 0..30 {
+        let error = nest.send(get()).await.unwrap_err();
+        assert_eq!(
+            Fault::of(&*error).kind(),
+            FaultKind::Status(StatusCode::NOT_FOUND)
+        );
+    }
+    nest.send(get()).await.unwrap();
+    let counts = nest.handle().breaker().counts();
+    assert_eq!((sent.load(SeqCst), counts.total(), counts.failures()), (31, 1, 0));
+    assert_eq!(nest.handle().breaker().state(), CircuitState::Closed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_open_circuit_rejects_without_an_attempt_and_closes_after_a_probe() {
+    let (client, sent) = client(|n, _| async move { if n < 20 { status(500) } else { status(200) } });
+    let nest = builder().build(client).unwrap();
+    for _ in 0..20 {
+        let error = nest.send(get()).await.unwrap_err();
+        assert!(Trail::of(&*error).is_some());
+    }
+    let error = nest.send(get()).await.unwrap_err();
+    assert_eq!(Fault::of(&*error).kind(), FaultKind::Rejected(Rejection::Breaker));
+    assert_eq!(
+        sent.load(SeqCst),
+        20,
+        "500 is not transient, so each call was one attempt"
+    );
+    tokio::time::advance(Duration::from_millis(5001)).await;
+    nest.clone().oneshot(get()).await.unwrap();
+    assert_eq!(
+        nest.handle().breaker().state(),
+        CircuitState::Closed,
+        "clones share the breaker"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn both_retry_layers_spend_one_budget() {
+    let budget = RetryBudget::builder()
+        .percent(0.0)
+        .floor(0)
+        .burst(3)
+        .build()
+        .unwrap();
+    let (client, sent) = client(|_, _| async { reset() });
+    let breaker = Breaker::builder("orders").disabled().build().unwrap();
+    let nest = builder()
+        .budget(budget.clone())
+        .breaker(breaker)
+        .build(client)
+        .unwrap();
+    for _ in 0..5 {
+        nest.send(get()).await.unwrap_err();
+    }
+    assert_eq!(
+        sent.load(SeqCst),
+        5 + 3,
+        "five calls, and the three retries that the budget held"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_error_of_a_status_has_its_body() {
+    let client = service_fn(async |_: Request<Upload>| {
+        Response::builder()
+            .status(409)
+            .body(Full::new(Bytes::from_static(b"taken")))
+    });
+    let error = builder().build(client).unwrap().send(get()).await.unwrap_err();
+    let status = tower_outbound::call::chain(&*error)
+        .find_map(|error| error.downcast_ref::<StatusError>())
+        .unwrap();
+    assert_eq!((&status.body()[..], status.complete()), (&b"taken"[..], true));
+}
+
+/// A layer of somebody else, that does nothing.
+#[derive(Clone)]
+struct Foreign;
+
+#[derive(Clone)]
+struct ForeignService<S>(S);
+
+impl<S> Layer<S> for Foreign {
+    type Service = ForeignService<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        ForeignService(inner)
+    }
+}
+
+impl<S: Service<Req>, Req> Service<Req> for ForeignService<S> {
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.0.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Req) -> S::Future {
+        self.0.call(request)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_layer_of_ones_own_can_stand_between_any_two() {
+    let (client, sent) = client(|n, _| async move { if n < 2 { reset() } else { status(200) } });
+    let second = Duration::from_secs(1);
+    let stack = ServiceBuilder::new()
+        .layer(Foreign)
+        .record_trail()
+        .layer(Foreign)
+        .circuit_breaker(Breaker::new("orders").unwrap())
+        .layer(Foreign)
+        .execution_timeout(30 * second)
+        .unwrap()
+        .layer(Foreign)
+        .backoff_retry(Backoff::default())
+        .layer(Foreign)
+        .status_errors(StatusPolicy::default())
+        .layer(Foreign)
+        .idempotent_retry(Idempotent::default())
+        .layer(Foreign)
+        .load_balance(endpoints(&["a:1", "b:1"]))
+        .layer(Foreign)
+        .read_timeout(second)
+        .unwrap()
+        .layer(Foreign)
+        .service(client)
+        .calls::<Request<Full<Bytes>>>();
+    let boxed: BoxCloneSyncService<_, _, BoxError> = BoxCloneSyncService::new(stack);
+    let response = boxed.oneshot(get()).await.unwrap();
+    assert_eq!((Trail::on(&response).unwrap().len(), sent.load(SeqCst)), (3, 3));
+}
+
+/// The nest without one of its layers, for each of them.
+#[tokio::test(start_paused = true)]
+async fn each_layer_can_be_taken_out() {
+    macro_rules! stack {
+        (@layers $builder:expr; trail $($rest:ident)*) => { stack!(@layers $builder.record_trail(); $($rest)*) };
+        (@layers $builder:expr; breaker $($rest:ident)*) => {
+            stack!(@layers $builder.circuit_breaker(Breaker::new("orders").unwrap()); $($rest)*)
+        };
+        (@layers $builder:expr; execution $($rest:ident)*) => {
+            stack!(@layers $builder.execution_timeout(Duration::from_secs(30)).unwrap(); $($rest)*)
+        };
+        (@layers $builder:expr; backoff $($rest:ident)*) => {
+            stack!(@layers $builder.backoff_retry(Backoff::default()); $($rest)*)
+        };
+        (@layers $builder:expr; statuses $($rest:ident)*) => {
+            stack!(@layers $builder.status_errors(StatusPolicy::default()); $($rest)*)
+        };
+        (@layers $builder:expr; idempotent $($rest:ident)*) => {
+            stack!(@layers $builder.idempotent_retry(Idempotent::default()); $($rest)*)
+        };
+        (@layers $builder:expr; balance $($rest:ident)*) => {
+            stack!(@layers $builder.load_balance(endpoints(&["a:1"])); $($rest)*)
+        };
+        (@layers $builder:expr; read $($rest:ident)*) => {
+            stack!(@layers $builder.read_timeout(Duration::from_secs(1)).unwrap(); $($rest)*)
+        };
+        (@layers $builder:expr;) => { $builder };
+        ($($layers:ident)*) => {
+            stack!(@layers ServiceBuilder::new(); $($layers)*)
+        };
+    }
+    /// In the place of a read limit, for the stack without one.
+    fn upload(request: Request<Full<Bytes>>) -> Request<Upload> {
+        request.map(|body| UploadBody::new(body).0)
+    }
+    macro_rules! answers {
+        ($stack:expr) => {{
+            let (client, sent) = client(|_, _| async { status(200) });
+            let response = $stack
+                .service(client)
+                .calls::<Request<Full<Bytes>>>()
+                .oneshot(get())
+                .await;
+            assert_eq!(
+                response.map_err(Into::<BoxError>::into).unwrap().status(),
+                StatusCode::OK
+            );
+            assert_eq!(sent.load(SeqCst), 1);
+        }};
+    }
+    answers!(stack!(trail breaker execution backoff statuses idempotent balance read));
+    answers!(stack!(breaker execution backoff statuses idempotent balance read));
+    answers!(stack!(trail execution backoff statuses idempotent balance read));
+    answers!(stack!(trail breaker backoff statuses idempotent balance read));
+    answers!(stack!(trail breaker execution statuses idempotent balance read));
+    answers!(stack!(trail breaker execution backoff idempotent balance read));
+    answers!(stack!(trail breaker execution backoff statuses balance read));
+    answers!(stack!(trail breaker execution backoff statuses idempotent read));
+    answers!(stack!(trail breaker execution backoff statuses idempotent balance).map_request(upload));
+}
+
+#[test]
+fn the_nest_can_be_cloned_sent_and_shared() {
+    fn check<T: Clone + Send + Sync + 'static>(_: &T) {}
+    let client =
+        service_fn(async |_: Request<Upload>| Ok::<_, io::Error>(Response::new(Full::<Bytes>::default())));
+    check(&builder().build(client).unwrap());
+}

@@ -27,6 +27,8 @@ mod status;
 mod trail;
 mod verdict;
 
+#[cfg(feature = "classify")]
+pub(crate) use self::body::Prefix;
 pub use self::{
     answer::{AnyAnswer, ReadAnswer},
     body::{DrainBody, OnceBody, RepeatBody},

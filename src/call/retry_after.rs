@@ -39,7 +39,7 @@ fn seconds(text: &str) -> Option<Duration> {
     clippy::disallowed_methods,
     reason = "an HTTP date is a point of wall time, which no other clock knows"
 )]
-fn wall_clock() -> SystemTime {
+pub(crate) fn wall_clock() -> SystemTime {
     SystemTime::now()
 }
 

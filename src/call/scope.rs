@@ -10,7 +10,7 @@
 //!
 //! Which attempts belong to one call is decided by the layer that owns the trail: [`begin`](CallScope::begin) makes
 //! a new one, whatever is around it, and [`join_or_begin`](CallScope::join_or_begin) does so only where there is
-//! none. `TrailLayer`, at the top of each nest, begins one; so does a retry layer that stands alone. The deadline
+//! none. `RecordTrailLayer`, at the top of each nest, begins one; so does a retry layer that stands alone. The deadline
 //! goes on into a new call: a call made while another is served must not outlive it.
 
 use std::{cell::Cell, mem};
@@ -177,6 +177,13 @@ impl CallScope {
         }
     }
 
+    /// Starts the trail before anything has failed, so that a call that succeeds at once is written down as well.
+    pub fn start_trail(&mut self) {
+        if let Journal::Open(trail) = &mut self.journal {
+            trail.get_or_insert_default();
+        }
+    }
+
     /// How many attempts have been written down.
     pub fn attempts(&self) -> usize {
         self.trail().map_or(0, Trail::len)
@@ -228,8 +235,8 @@ impl CallScope {
             current(|around| around.set_picked(endpoint));
         }
         result.map_err(|error| match self.take_trail() {
-            Some(trail) => Box::new(CallFailed::new(trail, error)),
-            None => error,
+            Some(trail) if !trail.is_empty() => Box::new(CallFailed::new(trail, error)),
+            _ => error,
         })
     }
 

@@ -15,7 +15,7 @@ const KEPT: usize = 64;
 
 /// What happened in one call.
 ///
-/// It is on the final error of a call, and, where the stack has a `TrailLayer`, on a response that took more than
+/// It is on the final error of a call, and, where the stack has a `RecordTrailLayer`, on a response that took more than
 /// one attempt. It is begun at the first failure, so a call without one pays nothing for it. It never holds query
 /// strings, user names or header values.
 ///
@@ -132,6 +132,11 @@ impl Trail {
         chain(error)
             .find_map(|error| error.downcast_ref::<CallFailed>())
             .map(CallFailed::trail)
+    }
+
+    /// Finds the trail that a `RecordTrail` layer has put on a response.
+    pub fn on<B>(response: &http::Response<B>) -> Option<&Trail> {
+        response.extensions().get()
     }
 
     /// All events in order. Of a call with a great many the ones in the middle are left out.

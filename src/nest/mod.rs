@@ -1,1 +1,25 @@
-//! All layers in one stack.
+//! All layers in one stack. This is the only place that knows more than one layer.
+//!
+//! - [`ServiceBuilderExt`] gives tower's `ServiceBuilder` a method for each layer, so that a stack reads as the nest.
+//! - `Nest` makes the standard stack from a few settings.
+//! - [`client`] sets up a hyper-util client the way the stack needs it.
+
+#[cfg(feature = "nest")]
+mod builder;
+#[cfg(feature = "client")]
+#[cfg_attr(docsrs, doc(cfg(feature = "client")))]
+pub mod client;
+mod ext;
+#[cfg(feature = "nest")]
+mod plan;
+#[cfg(feature = "nest")]
+mod service;
+
+pub use self::ext::{CallsExt, ServiceBuilderExt};
+#[cfg(feature = "nest")]
+#[cfg_attr(docsrs, doc(cfg(feature = "nest")))]
+pub use self::{
+    builder::NestBuilder,
+    plan::{Finding, Plan},
+    service::{Nest, NestHandle},
+};

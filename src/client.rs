@@ -1,1 +1,0 @@
-//! A hyper-util client, set up right.

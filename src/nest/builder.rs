@@ -1,0 +1,277 @@
+//! The standard stack from a few settings.
+
+use std::time::Duration;
+
+use super::{
+    plan::{Finding, Plan},
+    service::{Nest, NestHandle},
+};
+use crate::{
+    balance::{LoadBalanceLayer, RoundRobin, WhenEmpty},
+    breaker::{Breaker, CircuitBreakerLayer},
+    call::{ConfigError, Endpoints, HostHeader, LONGEST, RetryBudget, config},
+    classify::{StatusErrorClassifierLayer, StatusPolicy},
+    observe::RecordTrailLayer,
+    retry::{Backoff, BackoffRetryLayer, Idempotent, IdempotentRetryLayer},
+    timeout::{ExecutionTimeoutLayer, ReadTimeoutLayer},
+};
+
+/// Settings of a [`Nest`]. Defaults:
+///
+/// | setting | default |
+/// | --- | --- |
+/// | [`connect_limit`](NestBuilder::connect_limit) | 1 s |
+/// | [`read_limit`](NestBuilder::read_limit) | 5 s |
+/// | [`idempotent`](NestBuilder::idempotent) | the next endpoint once, where that is safe |
+/// | [`backoff`](NestBuilder::backoff) | 2 attempts, pauses of 100 ms to 1 s, full jitter, where that is safe |
+/// | [`budget`](NestBuilder::budget) | retries for 10 % of the traffic, at least 1/s, shared by both retry layers |
+/// | [`execution_limit`](NestBuilder::execution_limit) | 30 s; the [plan](NestBuilder::plan) takes 25 s at most |
+/// | [`statuses`](NestBuilder::statuses) | 5xx, 408 and 429 are failures, other 4xx the caller's fault |
+/// | [`breaker`](NestBuilder::breaker) | 50 % of at least 20 calls in 10 s; a probe after 5 s |
+/// | [`host_header`](NestBuilder::host_header) | the endpoint's |
+/// | [`when_empty`](NestBuilder::when_empty) | a call without an endpoint fails at once |
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct NestBuilder<R = RoundRobin> {
+    name: String,
+    endpoints: Endpoints,
+    connect_limit: Duration,
+    read_limit: Duration,
+    execution_limit: Option<Duration>,
+    idempotent: Idempotent,
+    backoff: Backoff,
+    budget: Option<RetryBudget>,
+    statuses: StatusPolicy,
+    breaker: Option<Breaker>,
+    rule: R,
+    host_header: HostHeader,
+    when_empty: WhenEmpty,
+    record_every_call: bool,
+    accepts_cut_short: bool,
+}
+
+impl NestBuilder {
+    pub(super) fn new(name: String, endpoints: Endpoints) -> Self {
+        NestBuilder {
+            name,
+            endpoints,
+            connect_limit: Duration::from_secs(1),
+            read_limit: Duration::from_secs(5),
+            execution_limit: Some(Duration::from_secs(30)),
+            idempotent: Idempotent::default(),
+            backoff: Backoff::default(),
+            budget: Some(RetryBudget::default()),
+            statuses: StatusPolicy::default(),
+            breaker: None,
+            rule: RoundRobin::default(),
+            host_header: HostHeader::default(),
+            when_empty: WhenEmpty::default(),
+            record_every_call: false,
+            accepts_cut_short: false,
+        }
+    }
+}
+
+impl<R> NestBuilder<R> {
+    /// The limit on the connect phase. [`build_http`](NestBuilder::build_http) puts it into the client; for a client
+    /// of your own it says what that client's limit is, so that the [plan](NestBuilder::plan) is right.
+    pub fn connect_limit(mut self, limit: Duration) -> Self {
+        self.connect_limit = limit;
+        self
+    }
+
+    /// How long a server may be silent: before the head of its answer, and in any gap of the body.
+    pub fn read_limit(mut self, limit: Duration) -> Self {
+        self.read_limit = limit;
+        self
+    }
+
+    /// The limit on the whole call.
+    pub fn execution_limit(mut self, limit: Duration) -> Self {
+        self.execution_limit = Some(limit);
+        self
+    }
+
+    /// No limit on the whole call: the [plan](NestBuilder::plan) is all that bounds it.
+    pub fn no_execution_limit(mut self) -> Self {
+        self.execution_limit = None;
+        self
+    }
+
+    /// Retries at once, on the same and on the next endpoint.
+    pub fn idempotent(mut self, policy: Idempotent) -> Self {
+        self.idempotent = policy;
+        self
+    }
+
+    /// Retries after a pause.
+    pub fn backoff(mut self, policy: Backoff) -> Self {
+        self.backoff = policy;
+        self
+    }
+
+    /// What both retry layers may spend. Give one to several nests to share it.
+    pub fn budget(mut self, budget: RetryBudget) -> Self {
+        self.budget = Some(budget);
+        self
+    }
+
+    /// No budget: every retry that is safe and in time is made.
+    pub fn no_budget(mut self) -> Self {
+        self.budget = None;
+        self
+    }
+
+    /// Which statuses are errors, and whose fault they are. Breaker, balancer and retries go by it alike.
+    pub fn statuses(mut self, policy: StatusPolicy) -> Self {
+        self.statuses = policy;
+        self
+    }
+
+    /// The circuit breaker. Default: a new one with the nest's name.
+    pub fn breaker(mut self, breaker: Breaker) -> Self {
+        self.breaker = Some(breaker);
+        self
+    }
+
+    /// How an endpoint is chosen. Default: round robin.
+    pub fn rule<R2>(self, rule: R2) -> NestBuilder<R2> {
+        NestBuilder {
+            rule,
+            name: self.name,
+            endpoints: self.endpoints,
+            connect_limit: self.connect_limit,
+            read_limit: self.read_limit,
+            execution_limit: self.execution_limit,
+            idempotent: self.idempotent,
+            backoff: self.backoff,
+            budget: self.budget,
+            statuses: self.statuses,
+            breaker: self.breaker,
+            host_header: self.host_header,
+            when_empty: self.when_empty,
+            record_every_call: self.record_every_call,
+            accepts_cut_short: self.accepts_cut_short,
+        }
+    }
+
+    /// Which `Host` header the requests carry.
+    pub fn host_header(mut self, host: HostHeader) -> Self {
+        self.host_header = host;
+        self
+    }
+
+    /// What becomes of a call when there is no endpoint.
+    pub fn when_empty(mut self, when_empty: WhenEmpty) -> Self {
+        self.when_empty = when_empty;
+        self
+    }
+
+    /// Puts a [`Trail`](crate::call::Trail) on every outcome, and not only where an attempt failed. Default: no.
+    pub fn record_every_call(mut self, yes: bool) -> Self {
+        self.record_every_call = yes;
+        self
+    }
+
+    /// Accepts that the execution limit cuts the plan short, so that some retries are never made.
+    pub fn accept_cut_short(mut self) -> Self {
+        self.accepts_cut_short = true;
+        self
+    }
+
+    /// How often a call is sent at most, and how long that can take. A wait that a server asks for by `Retry-After`
+    /// is not in it: one that does not fit before the execution limit is not begun.
+    pub fn plan(&self) -> Plan {
+        Plan::new(
+            self.backoff.max_attempts(),
+            self.idempotent.total_attempts(),
+            self.connect_limit.saturating_add(self.read_limit),
+            self.backoff.longest_pauses(),
+            self.execution_limit,
+        )
+    }
+
+    /// Builds the nest over this client.
+    ///
+    /// # Errors
+    ///
+    /// If the name is empty, a limit is zero or longer than ten years, or the execution limit is shorter than the
+    /// [plan](NestBuilder::plan) and that is not [accepted](NestBuilder::accept_cut_short).
+    pub fn build<C>(self, client: C) -> Result<Nest<C, R>, ConfigError> {
+        config::name("Nest", "name", &self.name)?;
+        config::limit("Nest", "connect_limit", self.connect_limit)?;
+        let read = config::limit("Nest", "read_limit", self.read_limit)?;
+        let execution = config::limit("Nest", "execution_limit", self.execution_limit.unwrap_or(LONGEST))?;
+        self.check_plan()?;
+        let breaker = match self.breaker {
+            Some(breaker) => breaker,
+            None => Breaker::new(self.name)?,
+        };
+        let balance = LoadBalanceLayer::new(self.endpoints.clone())
+            .rule(self.rule)
+            .classify(self.statuses.clone())
+            .host_header(self.host_header)
+            .when_empty(self.when_empty)?;
+        let (mut backoff, mut idempotent) = (
+            BackoffRetryLayer::new(self.backoff),
+            IdempotentRetryLayer::new(self.idempotent),
+        );
+        if let Some(budget) = &self.budget {
+            backoff = backoff.budget(budget.clone());
+            idempotent = idempotent.budget(budget.clone());
+        }
+        let handle = NestHandle::new(breaker.clone(), self.endpoints, balance.handle(), self.budget);
+        let stack = tower::ServiceBuilder::new()
+            .layer(RecordTrailLayer::new().every_call(self.record_every_call))
+            .layer(CircuitBreakerLayer::new(breaker))
+            .layer(ExecutionTimeoutLayer::new(execution)?)
+            .layer(backoff)
+            .layer(StatusErrorClassifierLayer::new(self.statuses))
+            .layer(idempotent)
+            .layer(balance)
+            .layer(ReadTimeoutLayer::new(read)?)
+            .service(client);
+        Ok(Nest::new(stack, handle))
+    }
+
+    fn check_plan(&self) -> Result<(), ConfigError> {
+        for finding in self.plan().findings() {
+            let accepted = match finding {
+                Finding::PlanExceedsExecutionLimit { .. } => self.accepts_cut_short,
+            };
+            if !accepted {
+                let Finding::PlanExceedsExecutionLimit { plan, limit } = finding;
+                return Err(ConfigError::new(
+                    "Nest",
+                    "execution_limit",
+                    format_args!("{limit:?}"),
+                    format!(
+                        "attempts and pauses can take {plan:?} ({}): raise it, lower the other limits or the retries, \
+                         or say accept_cut_short()",
+                        self.plan()
+                    ),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Builds the nest over a [`Client`](super::client::Client) for plain `http`, with this nest's connect limit.
+    ///
+    /// # Errors
+    ///
+    /// As [`build`](NestBuilder::build).
+    #[cfg(feature = "client")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "client")))]
+    pub fn build_http<B>(self) -> Result<super::HttpNest<B, R>, ConfigError>
+    where
+        B: http_body::Body<Data = bytes::Bytes> + Send,
+        B::Error: Into<tower::BoxError>,
+    {
+        let limit = config::limit("Nest", "connect_limit", self.connect_limit)?;
+        let client = super::client::Client::builder()
+            .connect_limit(limit)
+            .build_http()?;
+        self.build(client)
+    }
+}

@@ -1,0 +1,231 @@
+//! The methods of `ServiceBuilder` that make a stack read as the nest.
+
+#[allow(
+    unused_imports,
+    reason = "which are used depends on the layers that are switched on"
+)]
+use std::time::Duration;
+
+use tower::ServiceBuilder;
+#[allow(
+    unused_imports,
+    reason = "which are used depends on the layers that are switched on"
+)]
+use tower::layer::util::Stack;
+use tower_service::Service;
+
+#[allow(
+    unused_imports,
+    reason = "which are used depends on the layers that are switched on"
+)]
+use crate::call::ConfigError;
+
+/// A method of `ServiceBuilder` for each layer of this crate, each behind the feature of its layer.
+///
+/// The methods take a policy or a handle, which carries the settings; each layer's own type has the rest of them, and
+/// goes into the stack with [`layer`](ServiceBuilder::layer). Methods that take a duration can fail, since zero is
+/// no limit.
+///
+/// ```
+/// # #[cfg(all(feature = "nest", feature = "client"))]
+/// # fn stack() -> Result<(), tower_outbound::call::ConfigError> {
+/// use std::time::Duration;
+/// use tower::ServiceBuilder;
+/// use tower_outbound::{
+///     CallsExt, ServiceBuilderExt,
+///     breaker::Breaker,
+///     call::{Endpoint, Endpoints},
+///     classify::StatusPolicy,
+///     nest::client::Client,
+///     retry::{Backoff, Idempotent},
+/// };
+///
+/// let endpoints = Endpoints::from_iter([Endpoint::new("http://10.0.0.1:8080")?]);
+/// let stack = ServiceBuilder::new()
+///     .record_trail()
+///     .circuit_breaker(Breaker::new("orders")?)
+///     .execution_timeout(Duration::from_secs(30))?
+///     .backoff_retry(Backoff::default())
+///     .status_errors(StatusPolicy::default())
+///     .idempotent_retry(Idempotent::default())
+///     .load_balance(endpoints)
+///     .read_timeout(Duration::from_secs(5))?
+///     .service(Client::builder().build_http()?)
+///     .calls::<http::Request<http_body_util::Full<bytes::Bytes>>>();
+/// # Ok(())
+/// # }
+/// ```
+pub trait ServiceBuilderExt<L>: sealed::Sealed + Sized {
+    /// Marks where a call begins and ends, and puts its trail on its outcome.
+    #[cfg(feature = "trail")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "trail")))]
+    fn record_trail(self) -> ServiceBuilder<Stack<crate::observe::RecordTrailLayer, L>>;
+
+    /// Rejects calls while the dependency is down.
+    #[cfg(feature = "breaker")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "breaker")))]
+    fn circuit_breaker(
+        self,
+        breaker: crate::breaker::Breaker,
+    ) -> ServiceBuilder<Stack<crate::breaker::CircuitBreakerLayer, L>>;
+
+    /// Limits the whole call: retries, queueing and sleeps included.
+    ///
+    /// # Errors
+    ///
+    /// If the limit is zero, or longer than ten years.
+    #[cfg(feature = "timeout")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "timeout")))]
+    fn execution_timeout(
+        self,
+        limit: Duration,
+    ) -> Result<ServiceBuilder<Stack<crate::timeout::ExecutionTimeoutLayer, L>>, ConfigError>;
+
+    /// Sends a call again after a pause, where that is safe.
+    #[cfg(feature = "retry")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "retry")))]
+    fn backoff_retry(
+        self,
+        policy: crate::retry::Backoff,
+    ) -> ServiceBuilder<Stack<crate::retry::BackoffRetryLayer, L>>;
+
+    /// Turns statuses into errors, and says whose fault they are.
+    #[cfg(feature = "classify")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "classify")))]
+    fn status_errors(
+        self,
+        policy: crate::classify::StatusPolicy,
+    ) -> ServiceBuilder<Stack<crate::classify::StatusErrorClassifierLayer, L>>;
+
+    /// Sends a call again at once, to the same or to the next endpoint, where that is safe.
+    #[cfg(feature = "retry")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "retry")))]
+    fn idempotent_retry(
+        self,
+        policy: crate::retry::Idempotent,
+    ) -> ServiceBuilder<Stack<crate::retry::IdempotentRetryLayer, L>>;
+
+    /// Picks an endpoint for each attempt, by round robin.
+    #[cfg(feature = "balance")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "balance")))]
+    fn load_balance(
+        self,
+        endpoints: crate::call::Endpoints,
+    ) -> ServiceBuilder<Stack<crate::balance::LoadBalanceLayer, L>>;
+
+    /// Limits how long a server may be silent.
+    ///
+    /// # Errors
+    ///
+    /// If the limit is zero, or longer than ten years.
+    #[cfg(feature = "timeout")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "timeout")))]
+    fn read_timeout(
+        self,
+        limit: Duration,
+    ) -> Result<ServiceBuilder<Stack<crate::timeout::ReadTimeoutLayer, L>>, ConfigError>;
+
+    /// Limits the connect phase. It goes around a connector, not into the stack above a client.
+    ///
+    /// # Errors
+    ///
+    /// If the limit is zero, or longer than ten years.
+    #[cfg(feature = "timeout")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "timeout")))]
+    fn connect_timeout(
+        self,
+        limit: Duration,
+    ) -> Result<ServiceBuilder<Stack<crate::timeout::ConnectTimeoutLayer, L>>, ConfigError>;
+}
+
+impl<L> ServiceBuilderExt<L> for ServiceBuilder<L> {
+    #[cfg(feature = "trail")]
+    fn record_trail(self) -> ServiceBuilder<Stack<crate::observe::RecordTrailLayer, L>> {
+        self.layer(crate::observe::RecordTrailLayer::new())
+    }
+
+    #[cfg(feature = "breaker")]
+    fn circuit_breaker(
+        self,
+        breaker: crate::breaker::Breaker,
+    ) -> ServiceBuilder<Stack<crate::breaker::CircuitBreakerLayer, L>> {
+        self.layer(crate::breaker::CircuitBreakerLayer::new(breaker))
+    }
+
+    #[cfg(feature = "timeout")]
+    fn execution_timeout(
+        self,
+        limit: Duration,
+    ) -> Result<ServiceBuilder<Stack<crate::timeout::ExecutionTimeoutLayer, L>>, ConfigError> {
+        Ok(self.layer(crate::timeout::ExecutionTimeoutLayer::new(limit)?))
+    }
+
+    #[cfg(feature = "retry")]
+    fn backoff_retry(
+        self,
+        policy: crate::retry::Backoff,
+    ) -> ServiceBuilder<Stack<crate::retry::BackoffRetryLayer, L>> {
+        self.layer(crate::retry::BackoffRetryLayer::new(policy))
+    }
+
+    #[cfg(feature = "classify")]
+    fn status_errors(
+        self,
+        policy: crate::classify::StatusPolicy,
+    ) -> ServiceBuilder<Stack<crate::classify::StatusErrorClassifierLayer, L>> {
+        self.layer(crate::classify::StatusErrorClassifierLayer::new(policy))
+    }
+
+    #[cfg(feature = "retry")]
+    fn idempotent_retry(
+        self,
+        policy: crate::retry::Idempotent,
+    ) -> ServiceBuilder<Stack<crate::retry::IdempotentRetryLayer, L>> {
+        self.layer(crate::retry::IdempotentRetryLayer::new(policy))
+    }
+
+    #[cfg(feature = "balance")]
+    fn load_balance(
+        self,
+        endpoints: crate::call::Endpoints,
+    ) -> ServiceBuilder<Stack<crate::balance::LoadBalanceLayer, L>> {
+        self.layer(crate::balance::LoadBalanceLayer::new(endpoints))
+    }
+
+    #[cfg(feature = "timeout")]
+    fn read_timeout(
+        self,
+        limit: Duration,
+    ) -> Result<ServiceBuilder<Stack<crate::timeout::ReadTimeoutLayer, L>>, ConfigError> {
+        Ok(self.layer(crate::timeout::ReadTimeoutLayer::new(limit)?))
+    }
+
+    #[cfg(feature = "timeout")]
+    fn connect_timeout(
+        self,
+        limit: Duration,
+    ) -> Result<ServiceBuilder<Stack<crate::timeout::ConnectTimeoutLayer, L>>, ConfigError> {
+        Ok(self.layer(crate::timeout::ConnectTimeoutLayer::new(limit)?))
+    }
+}
+
+/// Says what a finished stack is called with.
+pub trait CallsExt: Sized {
+    /// Changes nothing, and makes the compiler check here that this stack takes requests of this type.
+    ///
+    /// Without it a stack in a wrong order, or with a body that cannot be repeated, is found only where it is first
+    /// called, and there the compiler speaks of a missing method.
+    fn calls<Req>(self) -> Self
+    where
+        Self: Service<Req>,
+    {
+        self
+    }
+}
+
+impl<S> CallsExt for S {}
+
+mod sealed {
+    pub trait Sealed {}
+    impl<L> Sealed for tower::ServiceBuilder<L> {}
+}

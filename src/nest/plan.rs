@@ -1,0 +1,100 @@
+//! How often a request can be sent at most, and how long that can take.
+
+use std::{fmt, time::Duration};
+
+/// The worst case of a nest: every attempt fails as late as it can.
+///
+/// attempts = backoff attempts x (same endpoint + 1) x (next endpoint + 1); each takes at most the connect and the
+/// read limit; between the backoff attempts lie the longest pauses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plan {
+    passes: u32,
+    attempts_per_pass: u64,
+    attempt_limit: Duration,
+    pauses: Duration,
+    execution_limit: Option<Duration>,
+}
+
+impl Plan {
+    pub(super) fn new(
+        passes: u32,
+        attempts_per_pass: u64,
+        attempt_limit: Duration,
+        pauses: Duration,
+        execution_limit: Option<Duration>,
+    ) -> Self {
+        Plan {
+            passes,
+            attempts_per_pass,
+            attempt_limit,
+            pauses,
+            execution_limit,
+        }
+    }
+
+    /// How often one call is sent at most.
+    pub fn attempts(&self) -> u64 {
+        u64::from(self.passes).saturating_mul(self.attempts_per_pass)
+    }
+
+    /// How long one call takes at most, if nothing ends it from outside. The body of the response is not in it.
+    pub fn longest(&self) -> Duration {
+        let attempts = u32::try_from(self.attempts()).unwrap_or(u32::MAX);
+        self.attempt_limit
+            .saturating_mul(attempts)
+            .saturating_add(self.pauses)
+    }
+
+    /// What contradicts itself.
+    pub fn findings(&self) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        if let Some(limit) = self.execution_limit.filter(|limit| *limit < self.longest()) {
+            findings.push(Finding::PlanExceedsExecutionLimit {
+                plan: self.longest(),
+                limit,
+            });
+        }
+        findings
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "at most {} x {} = {} attempts of at most {:?}, and {:?} of pauses: {:?} in all",
+            self.passes,
+            self.attempts_per_pass,
+            self.attempts(),
+            self.attempt_limit,
+            self.pauses,
+            self.longest()
+        )
+    }
+}
+
+/// A contradiction in a plan. A nest with one is not built unless it is [accepted](super::NestBuilder::accept).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Finding {
+    /// The execution limit ends calls before their retries are through, so some retries are never made.
+    PlanExceedsExecutionLimit {
+        /// What the attempts and pauses come to.
+        plan: Duration,
+        /// The execution limit.
+        limit: Duration,
+    },
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Finding::PlanExceedsExecutionLimit { plan, limit } => {
+                write!(
+                    f,
+                    "attempts and pauses can take {plan:?}, and the execution limit ends a call after {limit:?}"
+                )
+            }
+        }
+    }
+}
