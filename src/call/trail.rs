@@ -95,6 +95,8 @@ pub enum NotRetried {
     MayHaveBeenSent,
     /// The fault is of a kind that another attempt does not mend.
     NotTransient,
+    /// The policy does not retry such a request on such a fault, though another attempt might mend it.
+    NotByRule,
     /// A layer on this side turned the call away.
     Rejected,
     /// No endpoint is left to send it to.
@@ -306,6 +308,7 @@ impl fmt::Display for NotRetried {
                 f.write_str("it may have reached a server and is neither safe nor keyed")
             }
             NotRetried::NotTransient => f.write_str("another attempt would not mend it"),
+            NotRetried::NotByRule => f.write_str("the policy does not retry such a request on such a fault"),
             NotRetried::Rejected => f.write_str("it was rejected on this side"),
             NotRetried::NoEndpoint => f.write_str("no endpoint is left"),
             NotRetried::AttemptsUsedUp { limit } => write!(f, "all {limit} attempts were made"),
