@@ -31,11 +31,11 @@ const BURST: u32 = 10;
 /// | --- | --- |
 /// | [`percent`](RetryBudgetBuilder::percent) of calls | 10 |
 /// | [`floor`](RetryBudgetBuilder::floor), retries a second beyond that | 1 |
-/// | [`cap`](RetryBudgetBuilder::cap) on what is saved up | 10, or what one second's calls earn if that is more |
-/// | [`initial`](RetryBudgetBuilder::initial) | 10, or the cap if that is less |
+/// | [`burst`](RetryBudgetBuilder::burst), what may be saved up | 10, or what one second's calls earn if that is more |
+/// | [`initial`](RetryBudgetBuilder::initial) | 10, or the burst if that is less |
 /// | [`earned_by`](RetryBudgetBuilder::earned_by) | [`Earned::Calls`] |
 ///
-/// The small cap is on purpose: what is saved up over quiet hours would all be spent in the first second of an
+/// The small burst is on purpose: what is saved up over quiet hours would all be spent in the first second of an
 /// outage.
 ///
 /// Nothing in it locks, and its arithmetic is exact: no deposit and no withdrawal is lost, and neither is a
@@ -283,7 +283,7 @@ impl fmt::Debug for RetryBudget {
         f.debug_struct("RetryBudget")
             .field("percent", &(self.0.share as f64 / 10.0))
             .field("floor", &self.0.floor)
-            .field("cap", &self.0.cap.map(|cap| cap / TOKEN))
+            .field("burst", &self.0.cap.map(|cap| cap / TOKEN))
             .field("earned", &self.0.earned)
             .field("tokens", &(self.0.balance.load(Relaxed) as f64 / TOKEN as f64))
             .field("granted", &self.granted())
@@ -351,12 +351,12 @@ impl RetryBudgetBuilder {
     }
 
     /// How many retries may be saved up. Default: 10, or what the calls of one second earn if that is more.
-    pub fn cap(mut self, retries: u32) -> Self {
+    pub fn burst(mut self, retries: u32) -> Self {
         self.cap = Some(retries);
         self
     }
 
-    /// How many retries there are at the start. Default: 10, or the cap if that is less.
+    /// How many retries there are at the start. Default: 10, or the burst if that is less.
     pub fn initial(mut self, retries: u32) -> Self {
         self.initial = Some(retries);
         self
@@ -372,7 +372,7 @@ impl RetryBudgetBuilder {
     ///
     /// # Errors
     ///
-    /// If the percentage is not from 0 to 100 or no multiple of 0.1, if the cap is zero, or if there is more at the
+    /// If the percentage is not from 0 to 100 or no multiple of 0.1, if the burst is zero, or if there is more at the
     /// start than may be saved up.
     pub fn build(self) -> Result<RetryBudget, ConfigError> {
         const LAYER: &str = "RetryBudget";
@@ -387,7 +387,7 @@ impl RetryBudgetBuilder {
             ));
         }
         if let Some(cap) = self.cap {
-            config::at_least_one(LAYER, "cap", cap)?;
+            config::at_least_one(LAYER, "burst", cap)?;
         }
         let most = self.cap.unwrap_or(BURST);
         if let Some(initial) = self.initial.filter(|initial| *initial > most) {
@@ -395,7 +395,7 @@ impl RetryBudgetBuilder {
                 LAYER,
                 "initial",
                 initial,
-                format!("give at most the cap, {most}, or set a higher cap"),
+                format!("give at most the burst, {most}, or set a higher burst"),
             ));
         }
         Ok(self.made(share as u64))
@@ -468,7 +468,7 @@ mod tests {
         let budget = RetryBudget::builder()
             .percent(100.0)
             .floor(0)
-            .cap(10)
+            .burst(10)
             .build()
             .unwrap();
         assert_eq!(spend_all(&budget), 10);
@@ -513,7 +513,7 @@ mod tests {
 
     #[test]
     fn a_slot_that_is_dropped_gives_its_token_back() {
-        let budget = RetryBudget::builder().floor(0).cap(1).build().unwrap();
+        let budget = RetryBudget::builder().floor(0).burst(1).build().unwrap();
         let slot = budget.withdraw();
         assert!(slot.is_some() && budget.withdraw().is_none());
         drop(slot);
@@ -526,7 +526,7 @@ mod tests {
         let budget = RetryBudget::builder()
             .percent(100.0)
             .floor(0)
-            .cap(10_000)
+            .burst(10_000)
             .initial(1000)
             .build()
             .unwrap();
@@ -559,7 +559,7 @@ mod tests {
     async fn threads_that_fill_at_once_fill_once() {
         let budget = RetryBudget::builder()
             .floor(7)
-            .cap(1000)
+            .burst(1000)
             .initial(0)
             .build()
             .unwrap();
@@ -576,7 +576,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_is_behind_does_not_stop_the_floor() {
-        let budget = RetryBudget::builder().cap(1000).initial(0).build().unwrap();
+        let budget = RetryBudget::builder().burst(1000).initial(0).build().unwrap();
         assert_eq!(budget.0.fill(1_000_000), 1_000_000);
         assert_eq!(budget.0.fill(-5_000), 0, "another clock");
         assert_eq!(budget.0.fill(-4_000), 1000);
@@ -598,9 +598,9 @@ mod tests {
                 "{percent}"
             );
         }
-        assert_eq!(field(RetryBudget::builder().cap(0)), "cap");
+        assert_eq!(field(RetryBudget::builder().burst(0)), "burst");
         assert_eq!(field(RetryBudget::builder().initial(11)), "initial");
-        assert!(RetryBudget::builder().initial(11).cap(11).build().is_ok());
+        assert!(RetryBudget::builder().initial(11).burst(11).build().is_ok());
     }
 
     proptest! {
@@ -612,7 +612,7 @@ mod tests {
             steps in prop::collection::vec(0_u8..3, 0..500),
         ) {
             let budget = RetryBudget::builder()
-                .percent(share as f64 / 10.0).floor(0).cap(cap).initial(0).build().unwrap();
+                .percent(share as f64 / 10.0).floor(0).burst(cap).initial(0).build().unwrap();
             let (mut model, most) = (0_u64, u64::from(cap) * TOKEN);
             let mut held = Vec::new();
             for step in steps {

@@ -202,8 +202,17 @@ impl Backoff {
     }
 
     /// How many attempts there are at most, the first included.
-    pub fn attempts(&self) -> u32 {
+    pub fn max_attempts(&self) -> u32 {
         self.attempts
+    }
+
+    /// What the pauses of a call come to at most, if no server asks for a longer one.
+    pub fn longest_pauses(&self) -> Duration {
+        // A factor close to 1 takes its time to reach the cap; beyond these the cap is close enough.
+        const ADDED_UP: u32 = 10_000;
+        let retries = self.attempts.saturating_sub(1);
+        let first: Duration = (1..=retries.min(ADDED_UP)).map(|retry| self.pause(retry)).sum();
+        first.saturating_add(self.max.saturating_mul(retries.saturating_sub(ADDED_UP)))
     }
 
     /// The pause before this retry, the first of which is 1, without jitter or a `Retry-After`: the longest there is
@@ -446,5 +455,114 @@ impl BackoffBuilder {
                 None => Draws::Thread,
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::call::LONGEST;
+
+    fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    fn millis(backoff: &Backoff, retries: u32) -> Vec<u128> {
+        (1..=retries)
+            .map(|retry| backoff.pause(retry).as_millis())
+            .collect()
+    }
+
+    #[test]
+    fn pauses_double_from_the_base_to_the_longest() {
+        let backoff = Backoff::default();
+        assert_eq!(millis(&backoff, 6), [100, 200, 400, 800, 1000, 1000]);
+        assert_eq!(backoff.pause(0), backoff.pause(1), "the first retry is number 1");
+        assert_eq!(backoff.longest_pauses(), ms(100), "2 attempts pause once");
+    }
+
+    #[test]
+    fn feign_pauses_as_its_source_says() {
+        let feign = |period, max| Backoff::feign(ms(period), ms(max), 5).unwrap();
+        assert_eq!(millis(&feign(100, 1000), 6), [150, 225, 337, 506, 759, 1000]);
+        assert_eq!(feign(100, 1000).longest_pauses(), ms(1218));
+        assert_eq!(millis(&feign(1000, 1000), 2), [1000, 1000]);
+        assert_eq!(millis(&feign(1000, 10), 2), [10, 10]);
+        assert_eq!(millis(&feign(0, 1000), 2), [0, 0]);
+        assert_eq!(feign(0, 1000).pause(u32::MAX), Duration::ZERO);
+        assert_eq!(feign(1, 1000).pause(1), ms(1), "1.5 ms are cut to whole ones");
+    }
+
+    #[test]
+    fn the_pauses_of_any_number_of_attempts_can_be_added_up() {
+        let all = Backoff::builder()
+            .attempts(u32::MAX)
+            .factor(1.0)
+            .base(LONGEST)
+            .max(LONGEST)
+            .build()
+            .unwrap();
+        assert!(all.longest_pauses() >= LONGEST * 10_000);
+        assert_eq!(Backoff::never().longest_pauses(), Duration::ZERO);
+    }
+
+    fn jitters() -> impl Strategy<Value = Jitter> {
+        prop_oneof![Just(Jitter::None), Just(Jitter::Full), Just(Jitter::Equal)]
+    }
+
+    fn retries() -> impl Strategy<Value = u32> {
+        prop_oneof![1_u32..5000, any::<u32>(), Just(u32::MAX)]
+    }
+
+    proptest! {
+        /// However often, however long, however fast they grow.
+        #[test]
+        fn a_pause_is_never_zero_nor_above_the_longest_nor_shorter_than_the_one_before(
+            nanos in prop_oneof![1_u64..1000, 1_u64..=LONGEST.as_nanos() as u64],
+            span in 0_u64..=LONGEST.as_nanos() as u64,
+            factor in prop_oneof![Just(1.0), 1.01..10.0, 1.01..1e300],
+            jitter in jitters(),
+            retry in retries(),
+            seed in any::<u64>(),
+        ) {
+            let base = Duration::from_nanos(nanos);
+            let max = (base + Duration::from_nanos(span)).min(LONGEST);
+            let backoff = Backoff::builder()
+                .base(base).max(max).factor(factor).jitter(jitter).seed(seed).build().unwrap();
+            let pause = backoff.pause(retry);
+            prop_assert!(pause > Duration::ZERO && pause <= max);
+            prop_assert!(backoff.pause(retry.saturating_add(1)) >= pause);
+            let jittered = backoff.jittered(pause);
+            prop_assert!(jittered <= pause);
+            match jitter {
+                Jitter::None => prop_assert_eq!(jittered, pause),
+                Jitter::Equal => prop_assert!(jittered >= pause / 2),
+                Jitter::Full => {}
+            }
+        }
+
+        #[test]
+        fn feigns_pause_is_never_above_the_longest(
+            period in 0_u64..=LONGEST.as_millis() as u64,
+            max in 0_u64..=LONGEST.as_millis() as u64,
+            retry in retries(),
+        ) {
+            let pause = Backoff::feign(ms(period), ms(max), 5).unwrap().pause(retry);
+            prop_assert!(pause <= ms(max));
+            prop_assert!(pause >= ms(period.min(max)));
+        }
+    }
+
+    #[test]
+    fn full_jitter_is_even_and_equal_jitter_fills_the_upper_half() {
+        let mean = |jitter| {
+            let backoff = Backoff::builder().jitter(jitter).seed(1).build().unwrap();
+            let sum: Duration = (0..10_000).map(|_| backoff.jittered(ms(100))).sum();
+            sum / 10_000
+        };
+        assert!((ms(48)..ms(52)).contains(&mean(Jitter::Full)));
+        assert!((ms(73)..ms(77)).contains(&mean(Jitter::Equal)));
     }
 }

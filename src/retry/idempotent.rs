@@ -215,3 +215,22 @@ impl RetryPolicy for Idempotent {
         Ok(Again::new(to, Duration::ZERO))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempts_multiply_and_do_not_overflow() {
+        let total = |same, next| {
+            Idempotent::default()
+                .same_endpoint(same)
+                .next_endpoint(next)
+                .total_attempts()
+        };
+        assert_eq!(total(0, 1), 2);
+        assert_eq!(total(2, 3), 12);
+        assert_eq!(total(0, 0), 1);
+        assert_eq!(total(u32::MAX, u32::MAX), u64::MAX);
+    }
+}
