@@ -38,4 +38,6 @@ pub use self::{
     trail::{Attempt, AttemptOutcome, CallFailed, Event, NotRetried, Retry, RetryTo, Stop, Trail},
     verdict::{ByFault, Classify, ErrorRef, Verdict},
 };
+#[cfg(feature = "endpoints")]
+pub use self::endpoint::{Endpoints, Snapshot};
 pub use tower::BoxError;

@@ -11,4 +11,5 @@ pub use self::{
     eligibility::{Eligibility, Veto},
     one::{Endpoint, EndpointBuilder},
 };
-//pub use self::set::{Endpoints, Snapshot};
+#[cfg(feature = "endpoints")]
+pub use self::set::{Endpoints, Snapshot};
