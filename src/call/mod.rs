@@ -24,6 +24,8 @@ mod status;
 mod trail;
 mod verdict;
 
+#[cfg(feature = "endpoints")]
+pub use self::endpoint::{Endpoints, Snapshot};
 pub use self::{
     body::{OnceBody, RepeatBody},
     config::{ConfigError, LONGEST},
@@ -38,6 +40,4 @@ pub use self::{
     trail::{Attempt, AttemptOutcome, CallFailed, Event, NotRetried, Retry, RetryTo, Stop, Trail},
     verdict::{ByFault, Classify, ErrorRef, Verdict},
 };
-#[cfg(feature = "endpoints")]
-pub use self::endpoint::{Endpoints, Snapshot};
 pub use tower::BoxError;
