@@ -33,6 +33,8 @@ pub(crate) use self::body::Prefix;
 pub use self::body::UploadBody;
 #[cfg(feature = "timeout")]
 pub(crate) use self::body::{IN_HAND, Upload};
+#[cfg(feature = "endpoints")]
+pub use self::endpoint::{Endpoints, Snapshot};
 pub use self::{
     answer::{AnyAnswer, ReadAnswer},
     body::{DrainBody, OnceBody, RepeatBody},

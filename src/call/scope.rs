@@ -92,7 +92,7 @@ impl CallScope {
 
     /// A part of the call that is being made, or a new call where none keeps a trail.
     pub fn join_or_begin() -> CallScope {
-        if current(|scope| matches!(scope.journal, Journal::Open(_))) {
+        if current(|scope| scope.keeps_trail()) {
             CallScope::join()
         } else {
             CallScope::begin()
@@ -182,6 +182,11 @@ impl CallScope {
         if let Journal::Open(trail) = &mut self.journal {
             trail.get_or_insert_default();
         }
+    }
+
+    /// Is there somebody who reads what is [recorded](CallScope::record)?
+    pub fn keeps_trail(&self) -> bool {
+        matches!(self.journal, Journal::Open(_))
     }
 
     /// How many attempts have been written down.
