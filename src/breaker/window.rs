@@ -291,7 +291,7 @@ mod tests {
         window.success(0, window.moment(0, 0));
         assert_eq!(successes(&window, 0, 0), 1);
         // A bucket that lay untouched for years is not taken for one of the future.
-        let late = (1 << ROUND) * 10 * SECOND - 10 * SECOND;
+        let late = (1 << (ROUND - 1)) * 10 * SECOND;
         window.success(0, window.moment(0, late));
         assert_eq!(successes(&window, 0, late), 1);
     }
