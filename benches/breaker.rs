@@ -1,5 +1,7 @@
 //! What a circuit breaker costs: the raw service beside the same one behind a circuit in each of its states.
 
+#![allow(missing_docs, reason = "criterion's macros make items without")]
+
 use std::{convert::Infallible, future::Ready, future::ready, hint::black_box};
 
 use criterion::{Criterion, criterion_group, criterion_main};

@@ -1,5 +1,12 @@
 //! The circuit breaker over its public API.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::disallowed_types,
+    reason = "what tests and their helpers may do"
+)]
+
 use std::{
     convert::Infallible,
     future::{Future, Ready, ready},
@@ -64,8 +71,10 @@ fn rejection(error: &BoxError) -> &CircuitOpen {
     error.downcast_ref().expect("a rejection")
 }
 
+type Log = Arc<Mutex<Vec<Transition>>>;
+
 /// A breaker that writes its transitions down.
-fn recorded(builder: BreakerBuilder) -> (Breaker, Arc<Mutex<Vec<Transition>>>) {
+fn recorded(builder: BreakerBuilder) -> (Breaker, Log) {
     let log = Arc::new(Mutex::new(Vec::new()));
     let writer = log.clone();
     let breaker = builder
@@ -75,7 +84,7 @@ fn recorded(builder: BreakerBuilder) -> (Breaker, Arc<Mutex<Vec<Transition>>>) {
     (breaker, log)
 }
 
-fn told(log: &Mutex<Vec<Transition>>) -> Vec<(CircuitState, CircuitState, Cause)> {
+fn told(log: &Log) -> Vec<(CircuitState, CircuitState, Cause)> {
     log.lock()
         .unwrap()
         .iter()
@@ -83,18 +92,21 @@ fn told(log: &Mutex<Vec<Transition>>) -> Vec<(CircuitState, CircuitState, Cause)
         .collect()
 }
 
+type Answer = Result<(), io::Error>;
+type Received = Result<Answer, oneshot::error::RecvError>;
+
 /// A service whose calls the test ends one by one, and which counts what it is asked.
 #[derive(Clone, Default)]
 struct Scripted {
     not_ready: Arc<AtomicBool>,
     polls: Arc<AtomicUsize>,
-    calls: Arc<Mutex<Vec<oneshot::Sender<Result<(), io::Error>>>>>,
+    calls: Arc<Mutex<Vec<oneshot::Sender<Answer>>>>,
     /// Of this instance alone.
     asked: bool,
 }
 
 impl Scripted {
-    fn answer(&self, n: usize, answer: Result<(), io::Error>) {
+    fn answer(&self, n: usize, answer: Answer) {
         let _ = self.calls.lock().unwrap().remove(n).send(answer);
     }
 
@@ -110,10 +122,7 @@ impl Scripted {
 impl Service<()> for Scripted {
     type Response = ();
     type Error = io::Error;
-    type Future = futures_util::future::Map<
-        oneshot::Receiver<Result<(), io::Error>>,
-        fn(Result<Result<(), io::Error>, oneshot::error::RecvError>) -> Result<(), io::Error>,
-    >;
+    type Future = futures_util::future::Map<oneshot::Receiver<Answer>, fn(Received) -> Answer>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), io::Error>> {
         self.polls.fetch_add(1, SeqCst);

@@ -67,7 +67,7 @@ pub(super) struct Settings {
     pub(super) sleep_window: Duration,
     pub(super) probe_lease: Duration,
     pub(super) enabled: bool,
-    /// How many threads can count successes without waiting for each other.
+    /// How many threads can count successes without waiting for each other; rounded up to a power of two.
     pub(super) lanes: usize,
 }
 
@@ -76,7 +76,7 @@ impl Engine {
         let mode = if settings.enabled { 0 } else { DISABLED };
         Engine {
             word: AtomicU64::new(Word::new(State::Closed, 0, 0, mode).0),
-            window: Window::new(nanos(settings.window), settings.lanes),
+            window: Window::new(nanos(settings.window), settings.lanes.next_power_of_two()),
             judge: settings.judge,
             sleep_window: millis_up(nanos(settings.sleep_window)),
             probe_lease: millis_up(nanos(settings.probe_lease)),

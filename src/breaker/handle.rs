@@ -89,7 +89,7 @@ impl Breaker {
             events: Events::new(hook),
             changed: Arc::new(Notify::new()),
         });
-        let shards = (0..settings.lanes.max(1))
+        let shards = (0..settings.lanes.next_power_of_two())
             .map(|lane| {
                 let core = core.clone();
                 Arc::new(Shard { core, lane })
@@ -100,8 +100,8 @@ impl Breaker {
 
     #[inline]
     pub(super) fn shard(&self) -> &Arc<Shard> {
-        // There is at least one, so this does not divide by zero.
-        &self.shards[thread_number() % self.shards.len()]
+        // Their number is a power of two.
+        &self.shards[thread_number() & (self.shards.len() - 1)]
     }
 
     /// The name it was given.

@@ -1,6 +1,8 @@
 //! The engine against a model that keeps every outcome and recomputes everything, and under threads, both with the
 //! time as an argument.
 
+#![allow(clippy::disallowed_types, reason = "a lock in a test holds nobody up")]
+
 use std::{
     sync::{
         Arc, Barrier, Mutex,

@@ -152,7 +152,7 @@ impl Window {
                 latest: AtomicU64::new(0),
                 buckets: Buckets::new(),
             },
-            lanes: (0..lanes.max(1))
+            lanes: (0..lanes)
                 .map(|_| Lane {
                     successes: Buckets::new(),
                     totals: Totals::default(),
