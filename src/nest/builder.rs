@@ -25,7 +25,7 @@ use crate::{
 /// | [`idempotent`](NestBuilder::idempotent) | the next endpoint once, where that is safe |
 /// | [`backoff`](NestBuilder::backoff) | 2 attempts, pauses of 100 ms to 1 s, full jitter, where that is safe |
 /// | [`budget`](NestBuilder::budget) | retries for 10 % of the traffic, at least 1/s, shared by both retry layers |
-/// | [`execution_limit`](NestBuilder::execution_limit) | 30 s; the [plan](NestBuilder::plan) takes 25 s at most |
+/// | [`execution_limit`](NestBuilder::execution_limit) | 30 s; the [plan](NestBuilder::plan) takes 24.1 s at most |
 /// | [`statuses`](NestBuilder::statuses) | 5xx, 408 and 429 are failures, other 4xx the caller's fault |
 /// | [`breaker`](NestBuilder::breaker) | 50 % of at least 20 calls in 10 s; a probe after 5 s |
 /// | [`host_header`](NestBuilder::host_header) | the endpoint's |
