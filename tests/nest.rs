@@ -1,5 +1,11 @@
 //! The standard nest, and stacks written line by line, over services in memory and under the paused clock.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test fails by panicking"
+)]
+
 use std::{
     future::Future,
     io,

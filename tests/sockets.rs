@@ -1,5 +1,11 @@
 //! The nest on real sockets: what reaches a server, and how often.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test fails by panicking"
+)]
+
 #[path = "../examples/support/backends.rs"]
 mod backends;
 
