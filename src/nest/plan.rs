@@ -73,7 +73,7 @@ impl fmt::Display for Plan {
     }
 }
 
-/// A contradiction in a plan. A nest with one is not built unless it is [accepted](super::NestBuilder::accept).
+/// A contradiction in a plan. A nest with one is not built unless it is [accepted](super::NestBuilder::accept_cut_short).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Finding {
