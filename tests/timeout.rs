@@ -1,4 +1,5 @@
 //! The three limits, over their public API. All times are exact: tokio's clock is paused.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::{
     convert::Infallible,

@@ -188,7 +188,10 @@ where
             StateProj::Done => return Poll::Pending,
         };
         let result = match this.scope.enter(|| inner.poll(cx)) {
-            Poll::Ready(result) => result.map_err(Into::into),
+            Poll::Ready(result) => {
+                this.state.set(State::Done);
+                result.map_err(Into::into)
+            }
             Poll::Pending => {
                 if this.sleep.is_none() {
                     this.sleep.set(Some(sleep_until(*this.due)));
@@ -196,11 +199,11 @@ where
                 if let Some(sleep) = this.sleep.as_mut().as_pin_mut() {
                     ready!(sleep.poll(cx));
                 }
+                // The work ends here, and within the scope: layers below write down what they give up.
+                this.scope.enter(|| this.state.set(State::Done));
                 Err(ExecutionTimedOut::new(*this.limit).into())
             }
         };
-        // The work ends here, and within the scope: what is given up is written down by the layers that gave it up.
-        this.scope.enter(|| this.state.set(State::Done));
         this.sleep.set(None);
         Poll::Ready(this.scope.finish(result))
     }

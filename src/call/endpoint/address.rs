@@ -1,10 +1,6 @@
 //! Writing an endpoint into a request.
 
-use http::{
-    HeaderValue, Request, Uri,
-    header::HOST,
-    uri::{PathAndQuery, Scheme},
-};
+use http::{HeaderValue, Request, Uri, header::HOST, uri::PathAndQuery};
 
 use super::Endpoint;
 
@@ -70,6 +66,8 @@ fn without_user(authority: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use http::uri::Scheme;
+
     use super::*;
 
     fn sent(uri: &str, host: HostHeader) -> Request<()> {
