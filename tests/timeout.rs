@@ -1126,3 +1126,223 @@ mod deadline {
         assert_eq!(scope.picked(), Some(&endpoint));
     }
 }
+
+/// The same with hyper's own client, over pipes in memory, so that the times are still exact.
+#[cfg(feature = "client")]
+mod over_hyper {
+    use std::{
+        pin::Pin,
+        task::{Context, ready},
+    };
+
+    use hyper_util::{
+        client::legacy::{
+            Client,
+            connect::{Connected, Connection},
+        },
+        rt::{TokioExecutor, TokioIo},
+    };
+    use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
+
+    use super::*;
+
+    const UPLOAD: usize = 4_000_000;
+
+    struct Pipe(DuplexStream);
+
+    impl Connection for Pipe {
+        fn connected(&self) -> Connected {
+            Connected::new()
+        }
+    }
+
+    impl AsyncRead for Pipe {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+            buf: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.0).poll_read(cx, buf)
+        }
+    }
+
+    impl AsyncWrite for Pipe {
+        fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+            Pin::new(&mut self.0).poll_write(cx, buf)
+        }
+        fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.0).poll_flush(cx)
+        }
+        fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+            ready!(Pin::new(&mut self.0).poll_flush(cx))?;
+            Pin::new(&mut self.0).poll_shutdown(cx)
+        }
+    }
+
+    #[derive(Clone, Copy)]
+    struct Server {
+        /// `None`: packets are swallowed.
+        connects_in: Option<u64>,
+        /// It answers when it has read this much of a body.
+        answers_after: usize,
+        answers_in: u64,
+    }
+
+    const PROMPT: Server = Server {
+        connects_in: Some(0),
+        answers_after: 0,
+        answers_in: 0,
+    };
+
+    impl Server {
+        /// Reads 40 KB every 10 ms, and counts the bytes of the body, until the connection ends.
+        async fn serve(self, mut pipe: DuplexStream, read: &AtomicUsize) {
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                match pipe.read_u8().await {
+                    Ok(byte) => head.push(byte),
+                    Err(_) => return,
+                }
+            }
+            let (mut answered, mut chunk) = (false, vec![0; 40_000]);
+            loop {
+                if read.load(Ordering::Relaxed) >= self.answers_after && !answered {
+                    answered = true;
+                    sleep(ms(self.answers_in)).await;
+                    let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello";
+                    pipe.write_all(answer).await.unwrap();
+                }
+                match pipe.read(&mut chunk).await {
+                    Ok(0) | Err(_) => return,
+                    Ok(n) => read.fetch_add(n, Ordering::Relaxed),
+                };
+                // The pipe holds 40 KB.
+                sleep(ms(10)).await;
+            }
+        }
+    }
+
+    /// A call through the limits and hyper's client, and the number of bytes that the server has read.
+    fn call(
+        server: Server,
+        connect: u64,
+        read: u64,
+        body: Full<Bytes>,
+    ) -> (
+        impl Future<Output = Result<Response<ReadBody<hyper::body::Incoming>>, BoxError>>,
+        Arc<AtomicUsize>,
+    ) {
+        let count = Arc::new(AtomicUsize::new(0));
+        let counting = count.clone();
+        let connector = service_fn(move |_: Uri| {
+            let count = counting.clone();
+            Box::pin(async move {
+                match server.connects_in {
+                    Some(takes) => sleep(ms(takes)).await,
+                    None => pending().await,
+                }
+                let (near, far) = tokio::io::duplex(40_000);
+                tokio::spawn(async move { server.serve(far, &count).await });
+                Ok::<_, io::Error>(TokioIo::new(Pipe(near)))
+            })
+        });
+        let client = Client::builder(TokioExecutor::new()).build(connect_timeout(connect).layer(connector));
+        let request = Request::post("http://orders/").body(body).unwrap();
+        (read_timeout(read).layer(client).oneshot(request), count)
+    }
+
+    fn upload() -> Full<Bytes> {
+        Full::new(Bytes::from(vec![7; UPLOAD]))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_connect_is_no_read_timeout() {
+        let start = Instant::now();
+        let server = Server {
+            connects_in: Some(700),
+            answers_in: 90,
+            ..PROMPT
+        };
+        let (call, _) = call(server, 1000, 100, Full::default());
+        let response = call.await.unwrap();
+        assert_eq!(start.elapsed(), ms(790));
+        assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "hello");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn equal_limits_give_the_connect_timeout() {
+        let start = Instant::now();
+        let server = Server {
+            connects_in: None,
+            ..PROMPT
+        };
+        let (call, _) = call(server, 1000, 1000, Full::default());
+        let error = call.await.unwrap_err();
+        assert_eq!(start.elapsed(), ms(1000));
+        assert_eq!(
+            Fault::of(&*error),
+            Fault::new(FaultKind::ConnectTimeout, Sent::No)
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_after_the_connect_is_a_read_timeout() {
+        let start = Instant::now();
+        let server = Server {
+            connects_in: Some(700),
+            answers_in: 5000,
+            ..PROMPT
+        };
+        let (call, _) = call(server, 1000, 100, Full::default());
+        let error = call.await.unwrap_err();
+        assert_eq!(read_phase(&*error), Some(ReadPhase::Head));
+        assert_eq!(start.elapsed(), ms(800));
+    }
+
+    /// TMO-04: the upload takes a second, the limit is 300 ms.
+    #[tokio::test(start_paused = true)]
+    async fn a_large_upload_does_not_trip_the_limit() {
+        let start = Instant::now();
+        let server = Server {
+            answers_after: UPLOAD,
+            answers_in: 100,
+            ..PROMPT
+        };
+        let (call, read) = call(server, 1000, 300, upload());
+        assert!(call.await.is_ok());
+        assert!(start.elapsed() > ms(900));
+        assert_eq!(read.load(Ordering::Relaxed), UPLOAD);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_upload_ends_when_the_caller_leaves() {
+        let server = Server {
+            answers_after: UPLOAD,
+            ..PROMPT
+        };
+        let (call, read) = call(server, 1000, 300, upload());
+        assert!(tokio::time::timeout(ms(100), call).await.is_err());
+        sleep(ms(5000)).await;
+        // What was read by then, and what hyper had in its buffer.
+        let read = read.load(Ordering::Relaxed);
+        assert!((300_000..1_000_000).contains(&read), "{read}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_early_answer_lets_the_upload_go_on_while_its_body_is_held() {
+        for held in [true, false] {
+            let server = Server {
+                answers_after: 40_000,
+                ..PROMPT
+            };
+            let (call, read) = call(server, 1000, 300, upload());
+            let mut response = call.await.unwrap();
+            assert!(response.body_mut().frame().await.unwrap().is_ok());
+            let held = held.then_some(response);
+            sleep(ms(5000)).await;
+            let read = read.load(Ordering::Relaxed);
+            assert_eq!(read == UPLOAD, held.is_some(), "{read}");
+            assert!(held.is_some() || read < 1_000_000, "{read}");
+        }
+    }
+}
