@@ -1,5 +1,5 @@
 //! The three limits, over their public API. All times are exact: tokio's clock is paused.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::{
     convert::Infallible,
@@ -25,8 +25,8 @@ use tokio_test::{assert_pending, assert_ready, assert_ready_err, assert_ready_ok
 use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_outbound::{
     call::{
-        Attempt, AttemptOutcome, CallScope, ConfigError, Fault, FaultKind, LONGEST, ReadPhase, Sent,
-        UploadBody, scope,
+        Attempt, AttemptOutcome, CallScope, ConfigError, Endpoint, Fault, FaultKind, LONGEST, ReadPhase,
+        Sent, UploadBody, scope,
     },
     timeout::{
         ConnectTimedOut, ConnectTimeout, ConnectTimeoutFuture, ConnectTimeoutLayer, ExecutionTimedOut,
@@ -647,6 +647,13 @@ mod upload {
         })
     }
 
+    async fn ended(
+        upload: &mut tokio::sync::mpsc::UnboundedReceiver<Result<(), String>>,
+    ) -> Result<(), String> {
+        let ended = tokio::time::timeout(ms(60_000), upload.recv()).await;
+        ended.expect("the upload ends").unwrap()
+    }
+
     #[tokio::test(start_paused = true)]
     async fn the_upload_ends_when_the_caller_has_left() {
         let (ended, mut upload) = tokio::sync::mpsc::unbounded_channel();
@@ -654,7 +661,7 @@ mod upload {
         let mut service = read_timeout(300).layer(uploading_alone(None, ended));
         let call = service.call(Request::new(body));
         assert!(tokio::time::timeout(ms(10), call).await.is_err());
-        let error = upload.recv().await.unwrap().unwrap_err();
+        let error = ended(&mut upload).await.unwrap_err();
         assert!(error.contains("given up"), "{error}");
     }
 
@@ -668,7 +675,7 @@ mod upload {
             .service(uploading_alone(None, ended));
         let mut call = Box::pin(service.call(Request::new(body)));
         assert!(call.as_mut().await.unwrap_err().is::<ExecutionTimedOut>());
-        assert!(upload.recv().await.unwrap().is_err());
+        assert!(ended(&mut upload).await.is_err());
     }
 
     #[tokio::test(start_paused = true)]
@@ -685,7 +692,7 @@ mod upload {
         }
         assert!(upload.try_recv().is_err(), "it goes on");
         drop(response);
-        assert!(upload.recv().await.unwrap().is_err());
+        assert!(ended(&mut upload).await.is_err());
     }
 
     #[tokio::test(start_paused = true)]
@@ -695,7 +702,7 @@ mod upload {
         let mut service = read_timeout(300).layer(uploading_alone(Some(20), ended));
         let response = service.call(Request::new(body)).await.unwrap();
         drop(sender);
-        assert_eq!(upload.recv().await.unwrap(), Ok(()));
+        assert_eq!(ended(&mut upload).await, Ok(()));
         drop(response);
     }
 }
@@ -1041,8 +1048,11 @@ mod deadline {
         scope.narrow(Instant::now());
         let (execution, read) = scope.enter(|| (execution.call(()), read.call(get())));
         for (error, layer) in [
-            (execution.await.unwrap_err(), "ExecutionTimeout"),
-            (read.await.unwrap_err(), "ReadTimeout"),
+            (
+                assert_ready_err!(task::spawn(execution).poll()),
+                "ExecutionTimeout",
+            ),
+            (assert_ready_err!(task::spawn(read).poll()), "ReadTimeout"),
         ] {
             assert_eq!(error.downcast_ref::<NoTimeLeft>().unwrap().layer(), layer);
             assert_eq!(
@@ -1110,20 +1120,30 @@ mod deadline {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_endpoint_picked_below_is_told_above() {
-        let endpoint = tower_outbound::call::Endpoint::new("http://a:1").unwrap();
-        let picked = endpoint.clone();
+    async fn the_endpoint_of_the_attempt_given_up_is_told_above() {
+        /// Tells where it went when it ends, as a balancer does.
+        struct Attempting(Endpoint);
+        impl Drop for Attempting {
+            fn drop(&mut self) {
+                scope::current(|scope| scope.set_picked(self.0.clone()));
+            }
+        }
+        let endpoint = |uri| Endpoint::new(uri).unwrap();
+        let (first, second) = (endpoint("http://a:1"), endpoint("http://b:1"));
+        let attempts = [first, second.clone()];
         let mut service = execution_timeout(100).layer(service_fn(move |()| {
-            let picked = picked.clone();
+            let [first, second] = attempts.clone().map(Attempting);
             async move {
-                scope::current(|scope| scope.set_picked(picked));
+                drop(first);
+                let _second = second;
                 pending::<Result<(), Infallible>>().await
             }
         }));
         let mut scope = CallScope::begin();
-        let mut call = std::pin::pin!(scope.enter(|| service.call(())));
-        let _timed_out = poll_fn(|cx| scope.enter(|| call.as_mut().poll(cx))).await;
-        assert_eq!(scope.picked(), Some(&endpoint));
+        let mut call = Box::pin(scope.enter(|| service.call(())));
+        let timed_out = poll_fn(|cx| scope.enter(|| call.as_mut().poll(cx))).await;
+        assert!(timed_out.is_err());
+        assert_eq!(scope.picked(), Some(&second));
     }
 }
 
