@@ -1,4 +1,10 @@
 //! `StatusErrorClassifier` over its public API.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a helper of a test fails it by a panic"
+)]
 
 use std::{
     convert::Infallible,

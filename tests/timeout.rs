@@ -647,7 +647,7 @@ mod upload {
         })
     }
 
-    async fn ended(
+    async fn end_of(
         upload: &mut tokio::sync::mpsc::UnboundedReceiver<Result<(), String>>,
     ) -> Result<(), String> {
         let ended = tokio::time::timeout(ms(60_000), upload.recv()).await;
@@ -661,7 +661,7 @@ mod upload {
         let mut service = read_timeout(300).layer(uploading_alone(None, ended));
         let call = service.call(Request::new(body));
         assert!(tokio::time::timeout(ms(10), call).await.is_err());
-        let error = ended(&mut upload).await.unwrap_err();
+        let error = end_of(&mut upload).await.unwrap_err();
         assert!(error.contains("given up"), "{error}");
     }
 
@@ -675,7 +675,7 @@ mod upload {
             .service(uploading_alone(None, ended));
         let mut call = Box::pin(service.call(Request::new(body)));
         assert!(call.as_mut().await.unwrap_err().is::<ExecutionTimedOut>());
-        assert!(ended(&mut upload).await.is_err());
+        assert!(end_of(&mut upload).await.is_err());
     }
 
     #[tokio::test(start_paused = true)]
@@ -692,7 +692,7 @@ mod upload {
         }
         assert!(upload.try_recv().is_err(), "it goes on");
         drop(response);
-        assert!(ended(&mut upload).await.is_err());
+        assert!(end_of(&mut upload).await.is_err());
     }
 
     #[tokio::test(start_paused = true)]
@@ -702,7 +702,7 @@ mod upload {
         let mut service = read_timeout(300).layer(uploading_alone(Some(20), ended));
         let response = service.call(Request::new(body)).await.unwrap();
         drop(sender);
-        assert_eq!(ended(&mut upload).await, Ok(()));
+        assert_eq!(end_of(&mut upload).await, Ok(()));
         drop(response);
     }
 }

@@ -1,1 +1,97 @@
 //! Choosing the endpoint of each attempt.
+//!
+//! [`LoadBalance`] picks an endpoint from a live set, writes its address into the request, calls the service below,
+//! and books how the attempt ended. Everything below it is one service, shared by all endpoints: a client that goes
+//! where the address says.
+//!
+//! ```
+//! use tower::{ServiceBuilder, ServiceExt, service_fn};
+//! use tower_outbound::{balance::LoadBalanceLayer, call::{BoxError, Endpoint, Endpoints}};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), BoxError> {
+//! let orders: Endpoints = ["http://10.0.0.1:8080", "http://10.0.0.2:8080"]
+//!     .into_iter()
+//!     .map(Endpoint::new)
+//!     .collect::<Result<_, _>>()?;
+//!
+//! let balance = LoadBalanceLayer::new(orders.clone());
+//! let figures = balance.handle();
+//! let client = service_fn(|request: http::Request<String>| async move {
+//!     Ok::<_, BoxError>(http::Response::new(request.uri().to_string()))
+//! });
+//! let stack = ServiceBuilder::new().layer(balance).service(client);
+//!
+//! let request = http::Request::get("http://orders/17").body(String::new())?;
+//! let response = stack.clone().oneshot(request).await?;
+//! assert_eq!(response.body(), "http://10.0.0.1:8080/17");
+//! assert_eq!(figures.total().successes(), 1);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What is picked
+//!
+//! The [`Rule`] chooses: [`RoundRobin`] unless another is given, [`Random`], [`LeastLoaded`], or one of your own. Its
+//! state and the figures about the endpoints belong to the layer value: all services that it makes, and all their
+//! clones, share one rotation and one count.
+//!
+//! Before the rule is asked, and after it has answered, these hold in this order:
+//!
+//! 1. If a retry layer above wishes to stay on an endpoint, and it is still in the set and nobody has a
+//!    [`Veto`](crate::call::Veto) on it, the attempt goes there.
+//! 2. An endpoint with a veto is not picked. If all have one, the vetoes are taken for a fault of whoever gave them,
+//!    and all may be picked.
+//! 3. An endpoint that this call has tried before is not picked, as long as there is another.
+//!
+//! After an endpoint has been taken out of the set no pick goes to it. Attempts that are under way there go on.
+//!
+//! # When there is nothing to pick
+//!
+//! | the set | what happens | default |
+//! | --- | --- | --- |
+//! | is empty | [`WhenEmpty`]: the call fails at once, or waits | fails at once |
+//! | has never been published by its source | the call waits up to [`first_wait`](LoadBalanceLayer::first_wait) | 1 s |
+//! | is not empty, but the deadline of the call has passed | [`NoTimeLeft`](crate::call::NoTimeLeft), nothing is sent | |
+//!
+//! The error is [`NoEndpoint`](crate::call::NoEndpoint). A call that waits holds nothing of the service below: a
+//! concurrency limit there counts it only once it has an endpoint. It waits no longer than the deadline of the call;
+//! there, the layer that has set the deadline ends it.
+//!
+//! # What is booked
+//!
+//! Each attempt counts as in flight from the pick to the head of the response, and as one of these when it has ended
+//! (see [`Figures`]): a success, a failure or neither, as the [classifier](LoadBalanceLayer::classify) says, or abandoned
+//! if the future was dropped, or panicked, before its end. Where the layers above keep a
+//! [`Trail`](crate::call::Trail), the attempt is written into it with its endpoint; where none does, a failure becomes
+//! a [`CallFailed`](crate::call::CallFailed) with a trail of one attempt, so that the error names the endpoint in any
+//! case.
+//!
+//! # Defaults
+//!
+//! | setting | default | |
+//! | --- | --- | --- |
+//! | [`rule`](LoadBalanceLayer::rule) | [`RoundRobin`] | Ribbon's `RoundRobinRule` |
+//! | [`classify`](LoadBalanceLayer::classify) | [`ByFault`](crate::call::ByFault) | an answer is a success; a rejection is neither |
+//! | [`host_header`](LoadBalanceLayer::host_header) | [`OfEndpoint`](crate::call::HostHeader::OfEndpoint) | as Ribbon |
+//! | [`when_empty`](LoadBalanceLayer::when_empty) | [`FailAtOnce`](WhenEmpty::FailAtOnce) | |
+//! | [`first_wait`](LoadBalanceLayer::first_wait) | 1 s | |
+
+mod figures;
+mod future;
+mod handle;
+mod layer;
+mod pick;
+mod roster;
+pub mod rule;
+mod service;
+mod wait;
+
+pub use self::{
+    figures::Figures,
+    future::LoadBalanceFuture,
+    handle::{BalanceHandle, EndpointFigures},
+    layer::{LoadBalanceLayer, WhenEmpty},
+    rule::{Candidate, Candidates, LeastLoaded, Random, RoundRobin, Rule},
+    service::LoadBalance,
+};

@@ -8,11 +8,14 @@
 //! | What happened in this call? | [`Trail`] |
 //! | May this request be sent again? | [`OutboundRequest`], [`Semantics`] |
 //! | Where can it go? | [`Endpoint`], `Endpoints` |
-//! | Is there room for another retry? | `RetryBudget` |
+//! | Is an answer one to be retried? | [`ReadAnswer`] |
+//! | Is there room for another retry? | [`RetryBudget`] |
 //!
 //! A **call** is what the caller asked for; an **attempt** is one sending of it. The two are never mixed.
 
+mod answer;
 mod body;
+mod budget;
 pub(crate) mod config;
 pub mod connecting;
 mod endpoint;
@@ -30,8 +33,12 @@ pub(crate) use self::body::Prefix;
 pub use self::body::UploadBody;
 #[cfg(feature = "timeout")]
 pub(crate) use self::body::{IN_HAND, Upload};
+#[cfg(feature = "endpoints")]
+pub use self::endpoint::{Endpoints, Snapshot};
 pub use self::{
-    body::{OnceBody, RepeatBody},
+    answer::{AnyAnswer, ReadAnswer},
+    body::{DrainBody, OnceBody, RepeatBody},
+    budget::{BudgetSlot, Earned, RetryBudget, RetryBudgetBuilder},
     config::{ConfigError, LONGEST},
     endpoint::{Addressed, Eligibility, Endpoint, EndpointBuilder, HostHeader, Veto},
     fault::{

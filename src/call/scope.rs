@@ -34,7 +34,11 @@ thread_local! {
 pub struct CallScope {
     deadline: Option<Instant>,
     stay: Option<Endpoint>,
+    /// May the next pick be one of the endpoints that were tried, as any other?
+    reuses_tried: bool,
     picked: Option<Endpoint>,
+    /// The retry budget that has counted this call, or 0.
+    counted_by: usize,
     journal: Journal,
     /// Does the trail end with this scope, or belong to one around it?
     owner: bool,
@@ -54,7 +58,9 @@ impl CallScope {
     const NOWHERE: CallScope = CallScope {
         deadline: None,
         stay: None,
+        reuses_tried: false,
         picked: None,
+        counted_by: 0,
         journal: Journal::Closed,
         owner: false,
         within_a_call: false,
@@ -63,24 +69,30 @@ impl CallScope {
     /// A new call, with a trail of its own. The deadline of a call around it holds for it too.
     pub fn begin() -> CallScope {
         CallScope {
+            deadline: deadline(),
             journal: Journal::Open(None),
             owner: true,
-            ..CallScope::join()
-        }
-    }
-
-    /// A part of the call that is being made, if there is one: deadline and trail are that call's.
-    pub fn join() -> CallScope {
-        CallScope {
-            deadline: deadline(),
             within_a_call: true,
             ..CallScope::NOWHERE
         }
     }
 
+    /// A part of the call that is being made, if there is one: deadline and trail are that call's, and a wish for
+    /// the next pick goes on to the layers below.
+    pub fn join() -> CallScope {
+        current(|around| CallScope {
+            deadline: around.deadline,
+            stay: around.stay.take(),
+            reuses_tried: around.reuses_tried,
+            counted_by: around.counted_by,
+            within_a_call: true,
+            ..CallScope::NOWHERE
+        })
+    }
+
     /// A part of the call that is being made, or a new call where none keeps a trail.
     pub fn join_or_begin() -> CallScope {
-        if current(|scope| matches!(scope.journal, Journal::Open(_))) {
+        if current(|scope| scope.keeps_trail()) {
             CallScope::join()
         } else {
             CallScope::begin()
@@ -113,9 +125,32 @@ impl CallScope {
         self.stay.take()
     }
 
+    /// Says whether picks should prefer endpoints that this call has not [tried](CallScope::tried). They do unless
+    /// a layer says otherwise.
+    pub fn prefer_untried(&mut self, prefer: bool) {
+        self.reuses_tried = !prefer;
+    }
+
+    /// Should a pick prefer endpoints that this call has not [tried](CallScope::tried)?
+    pub fn prefers_untried(&self) -> bool {
+        !self.reuses_tried
+    }
+
+    /// Has this budget not counted the call yet? It has from now on, so that layers which share a budget count a
+    /// call once.
+    #[allow(dead_code, reason = "asked by a layer that is a feature")]
+    pub(crate) fn first_counted_by(&mut self, budget: usize) -> bool {
+        mem::replace(&mut self.counted_by, budget) != budget
+    }
+
     /// The endpoint of the latest attempt that has ended.
     pub fn picked(&self) -> Option<&Endpoint> {
         self.picked.as_ref()
+    }
+
+    /// Takes it away, so that the next attempt is not held to have gone there if it goes nowhere.
+    pub fn take_picked(&mut self) -> Option<Endpoint> {
+        self.picked.take()
     }
 
     /// Says to the layers above where the attempt went. Nobody is told outside of a call.
@@ -147,6 +182,11 @@ impl CallScope {
         if let Journal::Open(trail) = &mut self.journal {
             trail.get_or_insert_default();
         }
+    }
+
+    /// Is there somebody who reads what is [recorded](CallScope::record)?
+    pub fn keeps_trail(&self) -> bool {
+        matches!(self.journal, Journal::Open(_))
     }
 
     /// How many attempts have been written down.
@@ -347,6 +387,25 @@ mod tests {
         assert_eq!(outer.picked(), Some(&a));
         let _ = outer.finish(Ok(()));
         current(|ground| assert!(ground.picked().is_none(), "nothing is left on the thread"));
+    }
+
+    #[test]
+    fn a_wish_and_a_preference_pass_through_the_layers_in_between_but_not_into_a_new_call() {
+        let a = endpoint("http://a");
+        let mut outer = CallScope::begin();
+        outer.wish_to_stay(Some(a.clone()));
+        outer.prefer_untried(false);
+        outer.enter(|| {
+            let mut other = CallScope::begin();
+            assert!(other.prefers_untried() && other.take_wish().is_none());
+            let mut between = CallScope::join();
+            between.enter(|| {
+                current(|scope| {
+                    assert_eq!((scope.prefers_untried(), scope.take_wish()), (false, Some(a)));
+                });
+            });
+        });
+        assert!(outer.take_wish().is_none(), "it holds for one pick");
     }
 
     #[test]

@@ -76,16 +76,14 @@ where
                 StateProj::Calling { future } => {
                     let outcome = ready!(future.poll(cx));
                     let error = match outcome {
-                        Ok(response) => match this.settings.policy.verdict(response.status()) {
-                            Verdict::Success => {
-                                this.state.set(State::Done);
-                                return Poll::Ready(Ok(response));
-                            }
-                            Verdict::Failure | Verdict::Ignored => response,
-                        },
-                        Err(error) => {
+                        Ok(response)
+                            if this.settings.policy.verdict(response.status()) != Verdict::Success =>
+                        {
+                            response
+                        }
+                        passes => {
                             this.state.set(State::Done);
-                            return Poll::Ready(Err(error.into()));
+                            return Poll::Ready(passes.map_err(Into::into));
                         }
                     };
                     let error = Box::pin(ErrorAnswer::new(error, this.settings.max_body));

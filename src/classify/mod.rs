@@ -44,6 +44,7 @@
 //! # Example
 //!
 //! ```
+//! use bytes::Bytes;
 //! use http::{Request, Response, StatusCode};
 //! use http_body_util::Full;
 //! use tower::{BoxError, Service, ServiceBuilder, ServiceExt, service_fn};
@@ -60,7 +61,7 @@
 //!         Response::builder()
 //!             .status(503)
 //!             .header("retry-after", "2")
-//!             .body(Full::from("down for repair"))
+//!             .body(Full::<Bytes>::from("down for repair"))
 //!     }));
 //!
 //! let error = orders.ready().await?.call(Request::new(())).await.unwrap_err();

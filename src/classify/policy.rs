@@ -74,10 +74,10 @@ impl StatusPolicy {
     ///
     /// `Retry-After` is read as Feign reads it: digits alone are seconds, and of the dates the first form of RFC
     /// 9110, section 5.6.7, is understood (`Sun, 06 Nov 1994 08:49:37 GMT`; a day of one digit will do, and what
-    /// follows `GMT` does not matter). Fractions and everything else are as if the header were not there. Three
-    /// things are put right: the date is read in GMT, where Feign reads it in the zone of the machine; a number too
-    /// large is the longest duration, where Feign fails or wraps; and a date whose day of the week is not its own is
-    /// none.
+    /// follows `GMT` does not matter). Fractions and everything else are as if the header were not there.
+    ///
+    /// Three things differ: the date is read in GMT, where Feign reads it in the zone of the machine; a number too
+    /// large is the longest duration, where Feign fails; and a date whose day of the week is wrong is none.
     pub fn feign() -> Self {
         use Verdict::{Failure, Success};
         StatusPolicy {
@@ -233,6 +233,7 @@ mod tests {
             ("Sun, 6 Nov 1994 08:49:37 GMT", None, past),
             ("Sun, 06 Nov 1994 08:49:37 GMT and more", None, past),
             ("Sun, 06 Nov 1994 08:49:37 CET", None, None),
+            ("Mon, 06 Nov 1994 08:49:37 GMT", None, None),
             ("Sun, 06 Nov 1994 08:49:37 +0000", None, None),
             ("Sunday, 06-Nov-94 08:49:37 GMT", past, None),
             ("Sun Nov  6 08:49:37 1994", past, None),

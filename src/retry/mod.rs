@@ -1,1 +1,86 @@
-//! Sending a request again.
+//! Sending a request again: with growing pauses ([`BackoffRetry`], Feign's retryer), or at once on the same and the
+//! next endpoints ([`IdempotentRetry`], Ribbon's retries).
+//!
+//! Both are one loop with two policies: [`Backoff`] and [`Idempotent`]. In a stack the first goes above the load
+//! balancer and above the layer that turns statuses into errors, the second directly above the load balancer:
+//!
+//! ```text
+//! BackoffRetry            pauses, heeds Retry-After
+//! StatusErrorClassifier   statuses become errors
+//! IdempotentRetry         at once: same endpoint, next endpoint
+//! LoadBalance
+//! ```
+//!
+//! # What is sent again
+//!
+//! A request that may have reached a server is sent again only if it is safe (GET, HEAD, OPTIONS, TRACE) or carries
+//! an `Idempotency-Key`. Others are retried if it is proved that nothing was sent: a refused connection, for
+//! instance. The presets that reproduce a library have its rule, and say where it is laxer.
+//!
+//! Never sent again are calls that a layer on this side rejected (an open circuit, a full bulkhead), those for which
+//! no endpoint was found, requests with a body that cannot be copied, and retries that the
+//! [budget](crate::call::RetryBudget) refuses or the deadline leaves no time for. In all these cases the error or
+//! the answer of the last attempt is returned as it is, at once; its [trail](crate::call::Trail) says why nothing
+//! followed.
+//!
+//! # Defaults
+//!
+//! | | `Backoff` | `Idempotent` |
+//! | --- | --- | --- |
+//! | attempts in all | 2 | 2: one, and one on the next endpoint |
+//! | pause | 0 to 100 ms, then 0 to 200 ms, ... 0 to 1 s | none |
+//! | `Retry-After` | heeded up to 10 s | the same endpoint is left alone |
+//! | answers retried | none; see `retry_statuses` | none; see `retry_statuses` |
+//! | budget | none; see [`RetryLayer::budget`] | none |
+//!
+//! # What it costs
+//!
+//! A flat copy of the request, a clone of the service below and a look at the clock for each call that could be
+//! retried; no allocation but that of the copy. A policy that never retries costs nothing.
+//!
+//! An answer that is thrown away is read to its end first, if that takes no more than 8 KiB and 100 ms, so that its
+//! connection can be used again.
+//!
+//! ```
+//! use tower::{ServiceBuilder, ServiceExt};
+//! use tower_outbound::{
+//!     call::RetryBudget,
+//!     retry::{Backoff, BackoffRetryLayer, Idempotent, IdempotentRetryLayer},
+//! };
+//!
+//! # tokio_test::block_on(async {
+//! # let client = tower::service_fn(|_: http::Request<String>| async {
+//! #     Ok::<_, tower::BoxError>(http::Response::new("hello"))
+//! # });
+//! let budget = RetryBudget::default();
+//! let service = ServiceBuilder::new()
+//!     .layer(BackoffRetryLayer::new(Backoff::default()).budget(budget.clone()))
+//!     .layer(IdempotentRetryLayer::new(Idempotent::default()).budget(budget.clone()))
+//!     .service(client);
+//! let request = http::Request::get("http://orders/1").body(String::new())?;
+//! assert_eq!(service.oneshot(request).await?.into_body(), "hello");
+//! # Ok::<(), tower::BoxError>(())
+//! # }).unwrap();
+//! ```
+
+mod backoff;
+mod future;
+mod idempotent;
+mod layer;
+mod policy;
+mod service;
+
+pub use self::{
+    backoff::{Backoff, BackoffBuilder, BackoffRetry, BackoffRetryLayer, Jitter},
+    future::RetryFuture,
+    idempotent::{Idempotent, IdempotentRetry, IdempotentRetryLayer},
+    layer::RetryLayer,
+    policy::{Again, FailedAttempt, RetryPolicy},
+    service::RetryService,
+};
+
+/// The future of [`BackoffRetry`].
+pub type BackoffRetryFuture<S, Req, A = crate::call::AnyAnswer> = RetryFuture<S, Backoff, A, Req>;
+
+/// The future of [`IdempotentRetry`].
+pub type IdempotentRetryFuture<S, Req, A = crate::call::AnyAnswer> = RetryFuture<S, Idempotent, A, Req>;

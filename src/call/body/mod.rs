@@ -1,5 +1,6 @@
 //! Bodies, as far as more than one layer needs them.
 
+mod drain;
 mod once;
 #[cfg(feature = "classify")]
 mod prefix;
@@ -13,4 +14,4 @@ pub(crate) use self::prefix::Prefix;
 pub use self::upload::UploadBody;
 #[cfg(feature = "timeout")]
 pub(crate) use self::upload::{IN_HAND, Upload};
-pub use self::{once::OnceBody, repeat::RepeatBody};
+pub use self::{drain::DrainBody, once::OnceBody, repeat::RepeatBody};

@@ -6,9 +6,10 @@ mod one;
 #[cfg(feature = "endpoints")]
 mod set;
 
+#[cfg(feature = "endpoints")]
+pub use self::set::{Endpoints, Snapshot};
 pub use self::{
     address::{Addressed, HostHeader},
     eligibility::{Eligibility, Veto},
     one::{Endpoint, EndpointBuilder},
 };
-//pub use self::set::{Endpoints, Snapshot};

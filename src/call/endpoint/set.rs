@@ -1,1 +1,543 @@
 //! The live set of endpoints.
+//!
+//! It stands on the ground floor since discovery writes it and balancers read it, and layers do not know each other.
+#![expect(
+    clippy::disallowed_types,
+    reason = "std locks guard changes of the set; calls read a snapshot and an atomic, and take no lock"
+)]
+
+use std::{
+    fmt, mem,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{
+            AtomicU64,
+            Ordering::{Acquire, Release},
+        },
+    },
+};
+
+use arc_swap::ArcSwap;
+use indexmap::IndexMap;
+use tokio::sync::{Notify, futures::OwnedNotified};
+
+use super::Endpoint;
+
+/// A live set of endpoints. Cloning the handle is cheap, and all clones are one set.
+///
+/// A change is published before the method that makes it returns: from then on no balancer picks an endpoint that
+/// was taken out. Endpoints keep the order in which they came. A key is in the set once; an endpoint that is put in
+/// again with the same description stays the object that it was, so that vetoes on it and figures about it survive
+/// a discovery that repeats itself.
+///
+/// Each change costs time in proportion to the size of the set, since it makes a new [`Snapshot`]: to change much at
+/// once use [`replace`](Endpoints::replace).
+///
+/// ```
+/// use tower_outbound::call::{Endpoint, Endpoints};
+///
+/// let orders: Endpoints = ["http://10.0.0.1:8080", "http://10.0.0.2:8080"]
+///     .into_iter()
+///     .map(Endpoint::new)
+///     .collect::<Result<_, _>>()?;
+/// orders.insert(Endpoint::new("http://10.0.0.3:8080")?);
+/// orders.remove("http://10.0.0.1:8080");
+/// assert_eq!(orders.len(), 2);
+/// # Ok::<(), tower_outbound::call::ConfigError>(())
+/// ```
+#[derive(Clone)]
+pub struct Endpoints(Arc<Shared>);
+
+/// The endpoints of a set as they were at one instant.
+#[derive(Debug)]
+pub struct Snapshot {
+    endpoints: Box<[Endpoint]>,
+    version: u64,
+    resolved: bool,
+}
+
+struct Shared {
+    live: ArcSwap<Snapshot>,
+    /// The version in `live`, once more: a reader that has a copy learns from one load that it is the latest.
+    version: AtomicU64,
+    changed: Arc<Notify>,
+    /// Held by whoever changes the set.
+    members: Mutex<IndexMap<Box<str>, Endpoint>>,
+    #[cfg(feature = "discover")]
+    feed: feed::Feed,
+}
+
+impl Snapshot {
+    /// The endpoints, in the order in which they came.
+    pub fn endpoints(&self) -> &[Endpoint] {
+        &self.endpoints
+    }
+
+    /// Which state of the set this is. Each change makes the number greater by one.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Has anything ever been published? Only a set that is fed by a stream starts without that. An empty set that
+    /// is resolved is empty because somebody said so.
+    pub fn resolved(&self) -> bool {
+        self.resolved
+    }
+}
+
+impl Endpoints {
+    /// An empty set, to be filled by hand.
+    pub fn new() -> Self {
+        Endpoints::starting(IndexMap::new(), true)
+    }
+
+    /// An empty set of which nothing is known yet.
+    #[cfg(feature = "discover")]
+    pub(crate) fn unresolved() -> Self {
+        Endpoints::starting(IndexMap::new(), false)
+    }
+
+    fn starting(members: IndexMap<Box<str>, Endpoint>, resolved: bool) -> Self {
+        Endpoints(Arc::new(Shared {
+            live: ArcSwap::from_pointee(Snapshot {
+                endpoints: members.values().cloned().collect(),
+                version: 0,
+                resolved,
+            }),
+            version: AtomicU64::new(0),
+            changed: Arc::default(),
+            members: Mutex::new(members),
+            #[cfg(feature = "discover")]
+            feed: feed::Feed::default(),
+        }))
+    }
+
+    /// Puts an endpoint in, in the place of one that has the same key. If that one has the same description, it
+    /// stays.
+    pub fn insert(&self, endpoint: Endpoint) {
+        self.change(|members| put(members, endpoint));
+    }
+
+    /// Takes out the endpoint with this key. Was it in?
+    pub fn remove(&self, key: &str) -> bool {
+        self.change(|members| members.shift_remove(key).is_some())
+    }
+
+    /// Makes these the endpoints of the set: those that are not among them go, and those that are stay the objects
+    /// that they were, unless their description has changed. Of two with the same key the later one counts.
+    pub fn replace(&self, endpoints: impl IntoIterator<Item = Endpoint>) {
+        // Drawn before the lock is taken: this runs code of the caller.
+        let mut next = collect(endpoints);
+        self.change(|members| {
+            for (key, endpoint) in &mut next {
+                if let Some(old) = members.get(key).filter(|old| old.describes_the_same(endpoint)) {
+                    *endpoint = old.clone();
+                }
+            }
+            let changed = !members.values().eq(next.values());
+            mem::swap(members, &mut next);
+            changed
+        });
+    }
+
+    /// What is in the set now.
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        self.0.live.load_full()
+    }
+
+    /// How many endpoints are in the set.
+    pub fn len(&self) -> usize {
+        self.0.live.load().endpoints.len()
+    }
+
+    /// Is the set empty?
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The version that a [snapshot](Endpoints::snapshot) taken now would have. Costs one load.
+    #[allow(dead_code, reason = "read by a layer that is a feature")]
+    #[inline]
+    pub(crate) fn version(&self) -> u64 {
+        self.0.version.load(Acquire)
+    }
+
+    /// Completes at the first change that is published after this was called, whenever it is polled first.
+    #[allow(dead_code, reason = "awaited by a layer that is a feature")]
+    pub(crate) fn changed(&self) -> OwnedNotified {
+        self.0.changed.clone().notified_owned()
+    }
+
+    /// Applies a change and publishes the outcome, if `f` says that there was one, or if it is the first.
+    fn change(&self, f: impl FnOnce(&mut IndexMap<Box<str>, Endpoint>) -> bool) -> bool {
+        let mut members = lock(&self.0.members);
+        let changed = f(&mut members);
+        let (version, resolved) = {
+            let live = self.0.live.load();
+            (live.version, live.resolved)
+        };
+        if changed || !resolved {
+            let version = version.wrapping_add(1);
+            self.0.live.store(Arc::new(Snapshot {
+                endpoints: members.values().cloned().collect(),
+                version,
+                resolved: true,
+            }));
+            self.0.version.store(version, Release);
+            self.0.changed.notify_waiters();
+        }
+        changed
+    }
+}
+
+fn collect(endpoints: impl IntoIterator<Item = Endpoint>) -> IndexMap<Box<str>, Endpoint> {
+    let mut members = IndexMap::new();
+    for endpoint in endpoints {
+        put(&mut members, endpoint);
+    }
+    members
+}
+
+/// Did that change anything?
+fn put(members: &mut IndexMap<Box<str>, Endpoint>, endpoint: Endpoint) -> bool {
+    match members.get_mut(endpoint.key()) {
+        Some(old) if old.describes_the_same(&endpoint) => false,
+        Some(old) => {
+            *old = endpoint;
+            true
+        }
+        None => {
+            members.insert(endpoint.key().into(), endpoint);
+            true
+        }
+    }
+}
+
+/// A panic elsewhere leaves nothing half done behind these locks.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Default for Endpoints {
+    fn default() -> Self {
+        Endpoints::new()
+    }
+}
+
+/// A set of these endpoints, to be changed by hand. Of two with the same key the later one counts.
+impl FromIterator<Endpoint> for Endpoints {
+    fn from_iter<I: IntoIterator<Item = Endpoint>>(endpoints: I) -> Self {
+        Endpoints::starting(collect(endpoints), true)
+    }
+}
+
+impl From<Vec<Endpoint>> for Endpoints {
+    fn from(endpoints: Vec<Endpoint>) -> Self {
+        endpoints.into_iter().collect()
+    }
+}
+
+impl fmt::Debug for Endpoints {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let live = self.0.live.load();
+        f.debug_struct("Endpoints")
+            .field("len", &live.endpoints.len())
+            .field("version", &live.version)
+            .field("resolved", &live.resolved)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What keeps a set up to date: one task, which starts at the first call and ends with the last handle.
+#[cfg(feature = "discover")]
+mod feed {
+    use std::{
+        pin::Pin,
+        sync::{
+            Weak,
+            atomic::{AtomicBool, Ordering::Relaxed},
+        },
+        task::{Context, Poll, Waker},
+    };
+
+    use tokio::{runtime::Handle, task::AbortHandle};
+
+    use super::*;
+
+    type Source = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+    #[derive(Default)]
+    pub(super) struct Feed {
+        /// Is a source waiting for a task that runs it?
+        idle: AtomicBool,
+        /// May the source be polled by the call that starts the task?
+        at_once: AtomicBool,
+        state: Mutex<State>,
+    }
+
+    #[derive(Default)]
+    struct State {
+        source: Option<Source>,
+        task: Option<AbortHandle>,
+    }
+
+    /// The handle of a source on its set. It does not keep the set alive.
+    #[derive(Clone)]
+    pub(crate) struct Feeder(Weak<Shared>);
+
+    impl Feeder {
+        /// Publishes these endpoints. False: nobody uses the set any more.
+        pub(crate) fn publish(&self, endpoints: impl IntoIterator<Item = Endpoint>) -> bool {
+            match self.0.upgrade() {
+                Some(shared) => {
+                    Endpoints(shared).replace(endpoints);
+                    true
+                }
+                None => false,
+            }
+        }
+    }
+
+    impl Endpoints {
+        /// Has the set kept up to date by this source, which is run by one task from the first call on.
+        pub(crate) fn driven_by<F>(self, source: impl FnOnce(Feeder) -> F) -> Self
+        where
+            F: Future<Output = ()> + Send + 'static,
+        {
+            let source = source(Feeder(Arc::downgrade(&self.0)));
+            lock(&self.0.feed.state).source = Some(Box::pin(source));
+            self.0.feed.idle.store(true, Release);
+            self
+        }
+
+        /// The same, and what the source has to publish at the first call is published before that call is made. Only
+        /// for sources that run no code of the user and have little to do.
+        pub(crate) fn driven_at_once_by<F>(self, source: impl FnOnce(Feeder) -> F) -> Self
+        where
+            F: Future<Output = ()> + Send + 'static,
+        {
+            self.0.feed.at_once.store(true, Relaxed);
+            self.driven_by(source)
+        }
+
+        /// Sees to it that the source is run, if there is one and this is within a runtime. Costs one load when it
+        /// is.
+        #[allow(dead_code, reason = "called by a layer that is a feature")]
+        #[inline]
+        pub(crate) fn ensure_driven(&self) {
+            if self.0.feed.idle.load(Acquire) {
+                self.drive();
+            }
+        }
+
+        #[cold]
+        fn drive(&self) {
+            let Ok(runtime) = Handle::try_current() else {
+                return;
+            };
+            let feed = &self.0.feed;
+            let source = {
+                let mut state = lock(&feed.state);
+                feed.idle.store(false, Release);
+                state.source.take()
+            };
+            if let Some(mut source) = source {
+                if feed.at_once.load(Relaxed) {
+                    // The task polls it anew, with a waker of its own.
+                    let poll = source.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                    if poll.is_ready() {
+                        return;
+                    }
+                }
+                // Without the lock: a runtime that shuts down drops the task at once, and that puts the source back.
+                let task = runtime.spawn(Driver {
+                    set: Arc::downgrade(&self.0),
+                    source: Some(source),
+                });
+                lock(&feed.state).task = Some(task.abort_handle());
+            }
+        }
+    }
+
+    impl Drop for Feed {
+        fn drop(&mut self) {
+            let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+            if let Some(task) = state.task.take() {
+                task.abort();
+            }
+        }
+    }
+
+    /// Runs a source. If its runtime ends before the source does, the source goes back to its set, and the next call
+    /// within another runtime runs it on.
+    struct Driver {
+        set: Weak<Shared>,
+        source: Option<Source>,
+    }
+
+    impl Future for Driver {
+        type Output = ();
+
+        fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+            // Taken out, so that one which panics is not run again.
+            let Some(mut source) = self.source.take() else {
+                return Poll::Ready(());
+            };
+            let poll = source.as_mut().poll(cx);
+            if poll.is_pending() {
+                self.source = Some(source);
+            }
+            poll
+        }
+    }
+
+    impl Drop for Driver {
+        fn drop(&mut self) {
+            let Some(source) = self.source.take() else {
+                return;
+            };
+            if let Some(set) = self.set.upgrade() {
+                lock(&set.feed.state).source = Some(source);
+                set.feed.idle.store(true, Release);
+            }
+        }
+    }
+}
+
+#[cfg(not(feature = "discover"))]
+impl Endpoints {
+    /// Without discovery nothing feeds a set.
+    #[allow(dead_code, reason = "called by a layer that is a feature")]
+    #[inline]
+    pub(crate) fn ensure_driven(&self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::call::Veto;
+
+    fn endpoint(key: &str) -> Endpoint {
+        Endpoint::new(key).unwrap()
+    }
+
+    fn keys(set: &Endpoints) -> Vec<String> {
+        let snapshot = set.snapshot();
+        snapshot
+            .endpoints()
+            .iter()
+            .map(|endpoint| endpoint.key().to_owned())
+            .collect()
+    }
+
+    #[test]
+    fn a_change_is_seen_through_all_handles_at_once_and_order_is_kept() {
+        let set = Endpoints::new();
+        let other = set.clone();
+        for key in ["http://a", "http://b", "http://c"] {
+            set.insert(endpoint(key));
+        }
+        assert_eq!(keys(&other), ["http://a", "http://b", "http://c"]);
+        assert!(other.remove("http://a"));
+        assert!(!set.remove("http://a"));
+        assert_eq!(keys(&set), ["http://b", "http://c"]);
+        assert_eq!(set.version(), set.snapshot().version());
+    }
+
+    #[test]
+    fn an_equal_description_keeps_the_object_and_publishes_nothing() {
+        let set: Endpoints = [endpoint("http://a"), endpoint("http://b")].into_iter().collect();
+        set.snapshot().endpoints()[0].eligibility().forbid(Veto::Breaker);
+        let version = set.version();
+        set.insert(endpoint("http://a"));
+        set.replace([endpoint("http://a"), endpoint("http://b")]);
+        assert_eq!(set.version(), version);
+        set.replace([endpoint("http://b"), endpoint("http://a")]);
+        assert_eq!(keys(&set), ["http://b", "http://a"]);
+        assert!(!set.snapshot().endpoints()[1].eligibility().is_eligible());
+        let heavier = Endpoint::builder("http://a").weight(2).build().unwrap();
+        set.insert(heavier.clone());
+        assert_eq!(keys(&set), ["http://b", "http://a"], "it keeps its place");
+        assert_eq!(set.snapshot().endpoints()[1], heavier);
+    }
+
+    #[test]
+    fn a_set_made_by_hand_is_resolved_even_when_it_is_empty() {
+        assert!(Endpoints::new().snapshot().resolved());
+        assert!(Endpoints::from(Vec::new()).snapshot().resolved());
+    }
+
+    #[cfg(feature = "discover")]
+    #[test]
+    fn the_first_publication_resolves_a_set_even_when_it_is_empty() {
+        let set = Endpoints::unresolved();
+        assert!(!set.snapshot().resolved());
+        set.replace([]);
+        assert!(set.snapshot().resolved());
+    }
+
+    #[test]
+    fn a_change_between_asking_for_it_and_waiting_is_not_missed() {
+        let set = Endpoints::new();
+        let changed = set.changed();
+        set.insert(endpoint("http://a"));
+        assert!(tokio_test::task::spawn(changed).poll().is_ready());
+        assert!(tokio_test::task::spawn(set.changed()).poll().is_pending());
+    }
+
+    #[derive(Debug, Clone)]
+    enum Op {
+        Insert(u8, u32),
+        Remove(u8),
+        Replace(Vec<(u8, u32)>),
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        let one = || (0..5_u8, 1..3_u32);
+        prop_oneof![
+            one().prop_map(|(key, weight)| Op::Insert(key, weight)),
+            (0..5_u8).prop_map(Op::Remove),
+            prop::collection::vec(one(), 0..5).prop_map(Op::Replace),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_an_ordered_map_whatever_is_done(ops in prop::collection::vec(op(), 0..40)) {
+            let make = |key: u8, weight| Endpoint::builder(format!("http://h{key}")).weight(weight).build().unwrap();
+            let put = |model: &mut Vec<(u8, u32)>, key, weight| {
+                match model.iter_mut().find(|(k, _)| *k == key) {
+                    Some(old) => old.1 = weight,
+                    None => model.push((key, weight)),
+                }
+            };
+            let set = Endpoints::new();
+            let mut model = Vec::new();
+            for op in ops {
+                let before = (set.version(), model.clone());
+                match op {
+                    Op::Insert(key, weight) => {
+                        set.insert(make(key, weight));
+                        put(&mut model, key, weight);
+                    }
+                    Op::Remove(key) => {
+                        let removed = set.remove(&format!("http://h{key}"));
+                        prop_assert_eq!(removed, model.iter().any(|(k, _)| *k == key));
+                        model.retain(|(k, _)| *k != key);
+                    }
+                    Op::Replace(all) => {
+                        set.replace(all.iter().map(|&(key, weight)| make(key, weight)));
+                        model.clear();
+                        all.into_iter().for_each(|(key, weight)| put(&mut model, key, weight));
+                    }
+                }
+                let seen: Vec<_> = set.snapshot().endpoints().iter()
+                    .map(|e| (e.authority().host()[1..].parse::<u8>().unwrap(), e.weight())).collect();
+                prop_assert_eq!(&seen, &model);
+                prop_assert_eq!(set.version(), before.0 + u64::from(before.1 != model));
+            }
+        }
+    }
+}

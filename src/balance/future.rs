@@ -1,0 +1,188 @@
+//! The future of a call.
+
+use std::{
+    fmt,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use pin_project_lite::pin_project;
+use tokio::time::Instant;
+use tower_service::Service;
+
+use super::{figures::InFlight, rule::Rule, wait::Waiting};
+use crate::call::{
+    Addressed, Attempt, AttemptOutcome, BoxError, CallScope, Classify, Endpoint, Fault, scope,
+};
+
+pin_project! {
+    /// The future of [`LoadBalance`](super::LoadBalance).
+    pub struct LoadBalanceFuture<S, Req, R, C>
+    where
+        S: Service<Req>,
+    {
+        #[pin]
+        state: State<S, Req, R, C>,
+    }
+}
+
+pin_project! {
+    #[project = StateProj]
+    enum State<S, Req, R, C>
+    where
+        S: Service<Req>,
+    {
+        // Dropped in this order: first the attempt ends, then it is booked as abandoned.
+        Calling {
+            #[pin]
+            future: S::Future,
+            in_flight: Option<InFlight>,
+            classify: C,
+        },
+        // Boxed, so that calls which need not wait do not carry the room for a timer and a second request.
+        Waiting { waiting: Pin<Box<Waiting<S, Req, R, C>>> },
+        Refused { error: Option<BoxError> },
+    }
+}
+
+impl<S: Service<Req>, Req, R, C> LoadBalanceFuture<S, Req, R, C> {
+    #[inline]
+    pub(super) fn calling(future: S::Future, in_flight: InFlight, classify: C) -> Self {
+        LoadBalanceFuture {
+            state: State::Calling {
+                future,
+                in_flight: Some(in_flight),
+                classify,
+            },
+        }
+    }
+
+    pub(super) fn waiting(waiting: Waiting<S, Req, R, C>) -> Self {
+        LoadBalanceFuture {
+            state: State::Waiting {
+                waiting: Box::pin(waiting),
+            },
+        }
+    }
+
+    pub(super) fn refused(error: BoxError) -> Self {
+        LoadBalanceFuture {
+            state: State::Refused { error: Some(error) },
+        }
+    }
+}
+
+impl<S, Req, R, C> Future for LoadBalanceFuture<S, Req, R, C>
+where
+    S: Service<Req> + Clone,
+    S::Error: Into<BoxError>,
+    Req: Addressed,
+    R: Rule,
+    C: Classify<S::Response> + Clone,
+{
+    type Output = Result<S::Response, BoxError>;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.project().state;
+        loop {
+            match state.as_mut().project() {
+                StateProj::Calling {
+                    future,
+                    in_flight,
+                    classify,
+                } => {
+                    let result = ready!(future.poll(cx)).map_err(Into::into);
+                    return Poll::Ready(match in_flight.take() {
+                        Some(in_flight) => ended(in_flight, classify, result),
+                        None => result,
+                    });
+                }
+                StateProj::Waiting { waiting } => {
+                    let (future, in_flight) = ready!(waiting.as_mut().poll(cx))?;
+                    let classify = waiting.classify().clone();
+                    state.set(State::Calling {
+                        future,
+                        in_flight: Some(in_flight),
+                        classify,
+                    });
+                }
+                StateProj::Refused { error } => {
+                    return match error.take() {
+                        Some(error) => Poll::Ready(Err(error)),
+                        // Polled again after its end.
+                        None => Poll::Pending,
+                    };
+                }
+            }
+        }
+    }
+}
+
+/// Books the attempt and says to the layers above where it went.
+#[inline]
+fn ended<T, C: Classify<T>>(
+    in_flight: InFlight,
+    classify: &C,
+    result: Result<T, BoxError>,
+) -> Result<T, BoxError> {
+    let verdict = match &result {
+        Ok(response) => classify.classify(Ok(response)),
+        Err(error) => classify.classify(Err(&**error)),
+    };
+    let Some((endpoint, started)) = in_flight.end(verdict) else {
+        return result;
+    };
+    match result {
+        Ok(response) => {
+            scope::current(|scope| {
+                if scope.trail().is_some() {
+                    scope.record_answer(attempt(&endpoint, started, AttemptOutcome::Answered));
+                }
+                scope.set_picked(endpoint);
+            });
+            Ok(response)
+        }
+        Err(error) => failed(endpoint, started, error),
+    }
+}
+
+#[cold]
+fn failed<T>(endpoint: Endpoint, started: Instant, error: BoxError) -> Result<T, BoxError> {
+    let attempt = attempt(&endpoint, started, AttemptOutcome::Failed(Fault::of(&*error)));
+    let unheard = scope::current(|scope| {
+        scope.set_picked(endpoint);
+        if scope.keeps_trail() {
+            scope.record(attempt);
+            None
+        } else {
+            Some(attempt)
+        }
+    });
+    match unheard {
+        None => Err(error),
+        // Nobody above tells where the call went, so the error has to.
+        Some(attempt) => {
+            let mut call = CallScope::begin();
+            call.record(attempt);
+            call.finish(Err(error))
+        }
+    }
+}
+
+fn attempt(endpoint: &Endpoint, started: Instant, outcome: AttemptOutcome) -> Attempt {
+    Attempt::new(Some(endpoint.clone()), started, Instant::now(), outcome)
+}
+
+impl<S: Service<Req>, Req, R, C> fmt::Debug for LoadBalanceFuture<S, Req, R, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match &self.state {
+            State::Calling { .. } => "calling",
+            State::Waiting { .. } => "waiting for an endpoint",
+            State::Refused { .. } => "refused",
+        };
+        f.debug_struct("LoadBalanceFuture")
+            .field("state", &state)
+            .finish()
+    }
+}

@@ -1,0 +1,74 @@
+//! Looking at a balancer from outside.
+
+use std::sync::Arc;
+
+use super::{figures::Figures, roster::Pool};
+use crate::call::{Endpoint, Endpoints};
+
+/// Shows the figures about the endpoints of one layer. Cloning it is cheap.
+#[derive(Debug, Clone)]
+pub struct BalanceHandle {
+    pool: Arc<Pool>,
+}
+
+/// An endpoint of the set, and what has been counted about it.
+#[derive(Debug, Clone)]
+pub struct EndpointFigures {
+    endpoint: Endpoint,
+    figures: Figures,
+}
+
+impl BalanceHandle {
+    pub(super) fn new(pool: Arc<Pool>) -> Self {
+        BalanceHandle { pool }
+    }
+
+    /// The set that the layer balances over.
+    pub fn set(&self) -> &Endpoints {
+        self.pool.endpoints()
+    }
+
+    /// The figures of each endpoint that is in the set now, in the order of the set.
+    ///
+    /// They are kept by key: an endpoint that comes back with another description goes on with the ones it had, and
+    /// one that is taken out and put in again begins anew.
+    pub fn endpoints(&self) -> Vec<EndpointFigures> {
+        let roster = self.pool.roster();
+        roster
+            .entries()
+            .iter()
+            .map(|entry| EndpointFigures {
+                endpoint: entry.endpoint.clone(),
+                figures: entry.counters.read(),
+            })
+            .collect()
+    }
+
+    /// The figures of the endpoint with this key. `None`: it is not in the set now.
+    pub fn endpoint(&self, key: &str) -> Option<Figures> {
+        let roster = self.pool.roster();
+        let entry = roster.entries().get(roster.find(key)?)?;
+        Some(entry.counters.read())
+    }
+
+    /// The sums over the endpoints that are in the set now.
+    pub fn total(&self) -> Figures {
+        let roster = self.pool.roster();
+        roster
+            .entries()
+            .iter()
+            .fold(Figures::default(), |sum, entry| sum.plus(entry.counters.read()))
+    }
+}
+
+impl EndpointFigures {
+    /// The endpoint.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// What has been counted about it.
+    pub fn figures(&self) -> Figures {
+        self.figures
+    }
+}

@@ -1,0 +1,256 @@
+//! The layer and its settings.
+
+use std::{fmt, sync::Arc};
+
+use tokio::time::{Duration, Instant};
+use tower_layer::Layer;
+use tower_service::Service;
+
+use super::{
+    figures::InFlight,
+    handle::BalanceHandle,
+    pick::pick,
+    roster::Pool,
+    rule::{RoundRobin, Rule},
+    service::LoadBalance,
+};
+use crate::call::{
+    Addressed, BoxError, ByFault, ConfigError, Endpoints, HostHeader, NoTimeLeft, config, scope,
+};
+
+pub(super) const NAME: &str = "LoadBalance";
+
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+
+/// What happens to a call that finds the set empty, where its source has said that it is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WhenEmpty {
+    /// It fails at once.
+    #[default]
+    FailAtOnce,
+    /// It waits up to this long for an endpoint. A retry layer above, or a second try of the user, would come too
+    /// early while a server is being restarted.
+    Wait(Duration),
+}
+
+/// Makes [`LoadBalance`] services over one set of endpoints. See the [module](super) for what they do, and for the
+/// defaults.
+///
+/// The rotation and the figures belong to the layer: its clones, the services it makes and their clones share them.
+pub struct LoadBalanceLayer<R = RoundRobin, C = ByFault> {
+    balance: Balance<R, C>,
+}
+
+/// What layer, services and waiting calls have in common.
+pub(super) struct Balance<R, C> {
+    pub(super) pool: Arc<Pool>,
+    rule: Arc<R>,
+    pub(super) classify: C,
+    pub(super) settings: Settings,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Settings {
+    host: HostHeader,
+    when_empty: WhenEmpty,
+    first_wait: Duration,
+}
+
+/// How the start of an attempt went.
+pub(super) enum Start<F, Req> {
+    /// The request is on its way.
+    Calling(F, InFlight),
+    /// Nobody waits for it any more.
+    TooLate(BoxError),
+    /// There is no endpoint.
+    Empty {
+        /// The request, to be sent when there is one.
+        request: Req,
+        /// Does the source say that there is none?
+        resolved: bool,
+    },
+}
+
+impl LoadBalanceLayer {
+    /// Balances over these endpoints.
+    pub fn new(endpoints: Endpoints) -> Self {
+        LoadBalanceLayer {
+            balance: Balance {
+                pool: Arc::new(Pool::new(endpoints)),
+                rule: Arc::new(RoundRobin::new()),
+                classify: ByFault,
+                settings: Settings {
+                    host: HostHeader::default(),
+                    when_empty: WhenEmpty::default(),
+                    first_wait: FIRST_WAIT,
+                },
+            },
+        }
+    }
+}
+
+impl<R, C> LoadBalanceLayer<R, C> {
+    /// The rule that chooses. Default: [`RoundRobin`].
+    pub fn rule<R2: Rule>(self, rule: R2) -> LoadBalanceLayer<R2, C> {
+        let Balance {
+            pool,
+            classify,
+            settings,
+            ..
+        } = self.balance;
+        LoadBalanceLayer {
+            balance: Balance {
+                pool,
+                rule: Arc::new(rule),
+                classify,
+                settings,
+            },
+        }
+    }
+
+    /// The [classifier](crate::call::Classify) that says how attempts are booked. Default: [`ByFault`].
+    ///
+    /// It is cloned for each call: one that is more than a few words large belongs into an `Arc`.
+    pub fn classify<C2>(self, classify: C2) -> LoadBalanceLayer<R, C2> {
+        let Balance {
+            pool, rule, settings, ..
+        } = self.balance;
+        LoadBalanceLayer {
+            balance: Balance {
+                pool,
+                rule,
+                classify,
+                settings,
+            },
+        }
+    }
+
+    /// Which `Host` header requests carry. Default: the endpoint's.
+    pub fn host_header(mut self, host: HostHeader) -> Self {
+        self.balance.settings.host = host;
+        self
+    }
+
+    /// What happens to a call that finds the set empty. Default: it fails at once.
+    ///
+    /// # Errors
+    ///
+    /// If the wait is zero or longer than [`LONGEST`](crate::call::LONGEST).
+    pub fn when_empty(mut self, when_empty: WhenEmpty) -> Result<Self, ConfigError> {
+        if let WhenEmpty::Wait(wait) = when_empty {
+            if wait.is_zero() {
+                return Err(ConfigError::new(
+                    NAME,
+                    "when_empty",
+                    "Wait(0 s)",
+                    "give a duration above zero, or FailAtOnce",
+                ));
+            }
+            config::limit(NAME, "when_empty", wait)?;
+        }
+        self.balance.settings.when_empty = when_empty;
+        Ok(self)
+    }
+
+    /// How long a call waits for a set that its source has never published, as happens to the first calls of a
+    /// process. Zero: it fails at once. Default: 1 s.
+    ///
+    /// It holds in place of [`when_empty`](LoadBalanceLayer::when_empty) until the source has said something.
+    ///
+    /// # Errors
+    ///
+    /// If it is longer than [`LONGEST`](crate::call::LONGEST).
+    pub fn first_wait(mut self, wait: Duration) -> Result<Self, ConfigError> {
+        self.balance.settings.first_wait = config::pause(NAME, "first_wait", wait)?;
+        Ok(self)
+    }
+
+    /// A handle to the figures about the endpoints.
+    pub fn handle(&self) -> BalanceHandle {
+        BalanceHandle::new(self.balance.pool.clone())
+    }
+}
+
+impl<S, R, C: Clone> Layer<S> for LoadBalanceLayer<R, C> {
+    type Service = LoadBalance<S, R, C>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        LoadBalance::new(inner, self.balance.clone())
+    }
+}
+
+impl<R, C> Balance<R, C> {
+    /// Picks an endpoint and sends the request there through a service that is ready.
+    #[inline]
+    pub(super) fn start<S, Req>(&self, service: &mut S, mut request: Req) -> Start<S::Future, Req>
+    where
+        S: Service<Req>,
+        Req: Addressed,
+        R: Rule,
+    {
+        let now = Instant::now();
+        if scope::deadline().is_some_and(|deadline| deadline <= now) {
+            return Start::TooLate(Box::new(NoTimeLeft::new(NAME)));
+        }
+        let in_flight = {
+            let roster = self.pool.roster();
+            let Some(entry) = pick(&*self.rule, &roster) else {
+                return Start::Empty {
+                    request,
+                    resolved: roster.resolved(),
+                };
+            };
+            request.send_to(&entry.endpoint, self.settings.host);
+            InFlight::begin(entry.endpoint.clone(), entry.counters.clone(), now)
+        };
+        Start::Calling(service.call(request), in_flight)
+    }
+}
+
+impl Settings {
+    /// How long a call waits for an endpoint.
+    pub(super) fn wait(&self, resolved: bool) -> Duration {
+        match self.when_empty {
+            _ if !resolved => self.first_wait,
+            WhenEmpty::FailAtOnce => Duration::ZERO,
+            WhenEmpty::Wait(wait) => wait,
+        }
+    }
+}
+
+impl<R, C: Clone> Clone for Balance<R, C> {
+    fn clone(&self) -> Self {
+        Balance {
+            pool: self.pool.clone(),
+            rule: self.rule.clone(),
+            classify: self.classify.clone(),
+            settings: self.settings,
+        }
+    }
+}
+
+impl<R, C: Clone> Clone for LoadBalanceLayer<R, C> {
+    fn clone(&self) -> Self {
+        LoadBalanceLayer {
+            balance: self.balance.clone(),
+        }
+    }
+}
+
+impl<R, C> fmt::Debug for Balance<R, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Balance")
+            .field("endpoints", self.pool.endpoints())
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<R, C> fmt::Debug for LoadBalanceLayer<R, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LoadBalanceLayer")
+            .field("balance", &self.balance)
+            .finish()
+    }
+}

@@ -1,0 +1,198 @@
+//! Telling of transitions: each once, in order, and with no lock held.
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    sync::{Arc, PoisonError},
+};
+
+use super::engine::Change;
+use crate::call::CircuitState;
+
+/// Why the state of a breaker changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Cause {
+    /// The window held these outcomes, and that is too many failures.
+    Tripped {
+        /// Successes in the window.
+        successes: u64,
+        /// Failures in the window.
+        failures: u64,
+    },
+    /// The sleep window had ended, and a call went out as the probe.
+    SleepWindowEnded,
+    /// The probe succeeded.
+    ProbeSucceeded,
+    /// The probe failed.
+    ProbeFailed,
+    /// [`Breaker::force`](super::Breaker::force) set or lifted a force.
+    Forced,
+    /// [`Breaker::reset`](super::Breaker::reset) was called.
+    Reset,
+    /// The breaker was switched on.
+    Enabled,
+    /// The breaker was switched off.
+    Disabled,
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cause::Tripped { successes, failures } => {
+                write!(f, "tripped by {failures} failures beside {successes} successes")
+            }
+            Cause::SleepWindowEnded => f.write_str("the sleep window ended, a probe is out"),
+            Cause::ProbeSucceeded => f.write_str("the probe succeeded"),
+            Cause::ProbeFailed => f.write_str("the probe failed"),
+            Cause::Forced => f.write_str("forced by hand, or the force was lifted"),
+            Cause::Reset => f.write_str("reset by hand"),
+            Cause::Enabled => f.write_str("switched on"),
+            Cause::Disabled => f.write_str("switched off"),
+        }
+    }
+}
+
+/// A change of a breaker's state, as its hook is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Transition {
+    name: Arc<str>,
+    from: CircuitState,
+    to: CircuitState,
+    cause: Cause,
+}
+
+impl Transition {
+    /// The name of the breaker.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The state before: that of the transition before this one.
+    pub fn from(&self) -> CircuitState {
+        self.from
+    }
+
+    /// The state after it. It is never the state before.
+    pub fn to(&self) -> CircuitState {
+        self.to
+    }
+
+    /// Why.
+    pub fn cause(&self) -> Cause {
+        self.cause
+    }
+}
+
+impl fmt::Display for Transition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "CircuitBreaker {:?}: {} -> {}, {}",
+            self.name, self.from, self.to, self.cause
+        )
+    }
+}
+
+pub(super) type Hook = Arc<dyn Fn(&Transition) + Send + Sync>;
+
+#[expect(
+    clippy::disallowed_types,
+    reason = "taken only when the state changes, never on the way of a call through a closed or an open circuit"
+)]
+type Mutex<T> = std::sync::Mutex<T>;
+
+/// Brings changes into an order and tells of them in that order.
+///
+/// The lock is held while the word changes and while the queue does, never while a hook or a subscriber runs. Only
+/// one thread tells at a time; what others, or the hook itself, change meanwhile is told by that thread afterwards.
+pub(super) struct Events {
+    hook: Option<Hook>,
+    queue: Mutex<Queue>,
+}
+
+#[derive(Default)]
+struct Queue {
+    untold: VecDeque<Transition>,
+    telling: bool,
+}
+
+impl Events {
+    pub(super) fn new(hook: Option<Hook>) -> Self {
+        Events {
+            hook,
+            queue: Mutex::default(),
+        }
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut Queue) -> T) -> T {
+        // No code that could panic runs under the lock, and the queue is whole at every moment.
+        work(&mut self.queue.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Makes a change, if `make` does, in an order with all others. [`tell`](Events::tell) must follow.
+    pub(super) fn order<T>(
+        &self,
+        name: &Arc<str>,
+        make: impl FnOnce() -> T,
+        change: impl FnOnce(&T) -> Option<Change>,
+    ) -> T {
+        self.with(|queue| {
+            let made = make();
+            if let Some(change) = change(&made) {
+                let (from, to) = (change.from.visible(), change.to.visible());
+                if from != to {
+                    queue.untold.push_back(Transition {
+                        name: name.clone(),
+                        from,
+                        to,
+                        cause: change.cause,
+                    });
+                }
+            }
+            made
+        })
+    }
+
+    /// Tells of all that is not told yet, unless another call of this is about to.
+    pub(super) fn tell(&self) {
+        while let Some(transition) = self.with(|queue| {
+            if queue.telling {
+                return None;
+            }
+            let transition = queue.untold.pop_front()?;
+            queue.telling = true;
+            Some(transition)
+        }) {
+            let _turn = Turn(self);
+            tracing::info!(
+                target: "tower_outbound::breaker",
+                breaker = transition.name(),
+                from = %transition.from,
+                to = %transition.to,
+                cause = %transition.cause,
+                "circuit breaker changed its state"
+            );
+            if let Some(hook) = &self.hook {
+                hook(&transition);
+            }
+        }
+    }
+}
+
+/// The turn to tell, given on even when the hook panics.
+struct Turn<'a>(&'a Events);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.with(|queue| queue.telling = false);
+    }
+}
+
+impl fmt::Debug for Events {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Events")
+            .field("hook", &self.hook.is_some())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,366 @@
+//! The handle on one circuit: made first, shared by all layers and services that are given it.
+
+use std::{
+    cell::Cell,
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+};
+
+use tokio::{
+    sync::{Notify, futures::OwnedNotified},
+    time::Instant,
+};
+
+use super::{
+    config::BreakerBuilder,
+    engine::{Change, Counts, Engine, Gate, Settings, Step},
+    event::{Events, Hook},
+    permit::Permit,
+    word::{FORCED_CLOSED, FORCED_OPEN, Word},
+};
+use crate::call::{CircuitOpen, CircuitState, ConfigError, Verdict};
+
+/// A circuit breaker: one state, with a handle that is cheap to clone.
+///
+/// Make it first and give it to the [layer](super::CircuitBreakerLayer): all clones of the handle, all layers and
+/// all services made from it share its state, so it can be watched and steered from outside of the stack. It can
+/// also be used without any service, by [`admit`](Breaker::admit) and [`Permit::settle`].
+///
+/// ```
+/// use tower_outbound::{breaker::Breaker, call::{CircuitState, Verdict}};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let breaker = Breaker::builder("orders").volume(2).build()?;
+/// for _ in 0..2 {
+///     let permit = breaker.admit()?;
+///     permit.settle(Verdict::Failure);
+/// }
+/// assert_eq!(breaker.state(), CircuitState::Open);
+/// let rejection = breaker.admit().unwrap_err();
+/// assert_eq!(rejection.name(), "orders");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Breaker {
+    shards: Arc<[Arc<Shard>]>,
+}
+
+/// What [`Breaker::force`] makes a breaker do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Force {
+    /// Reject all calls.
+    Open,
+    /// Let all calls pass. They are counted, and the state below goes on by them.
+    Closed,
+    /// Nothing by hand: the circuit decides.
+    #[default]
+    None,
+}
+
+impl Breaker {
+    /// A breaker with Hystrix's numbers: see the [defaults](super#defaults).
+    ///
+    /// The name stands in errors and events; it need not be unique, and no registry knows it.
+    ///
+    /// # Errors
+    ///
+    /// The name is empty.
+    pub fn new(name: impl Into<Arc<str>>) -> Result<Self, ConfigError> {
+        Breaker::builder(name).build()
+    }
+
+    /// A breaker with other numbers.
+    pub fn builder(name: impl Into<Arc<str>>) -> BreakerBuilder {
+        BreakerBuilder::new(name.into())
+    }
+
+    pub(super) fn with(name: Arc<str>, settings: Settings, hook: Option<Hook>) -> Self {
+        let core = Arc::new(Core {
+            engine: Engine::new(settings),
+            name,
+            base: Instant::now(),
+            events: Events::new(hook),
+            changed: Arc::new(Notify::new()),
+        });
+        let shards = (0..settings.lanes.next_power_of_two())
+            .map(|lane| {
+                let core = core.clone();
+                Arc::new(Shard { core, lane })
+            })
+            .collect();
+        Breaker { shards }
+    }
+
+    #[inline]
+    pub(super) fn shard(&self) -> &Arc<Shard> {
+        // Their number is a power of two.
+        &self.shards[thread_number() & (self.shards.len() - 1)]
+    }
+
+    /// The name it was given.
+    pub fn name(&self) -> &str {
+        &self.shard().core.name
+    }
+
+    /// Asks to make one call. Once its outcome is known, [settle](Permit::settle) the permit with the verdict on it.
+    ///
+    /// # Errors
+    ///
+    /// The circuit is open, or half-open with the probe out. This counts as one rejected call.
+    pub fn admit(&self) -> Result<Permit, CircuitOpen> {
+        self.shard().admit(true)
+    }
+
+    /// The state now.
+    ///
+    /// An open circuit whose sleep window has ended is told as half-open, as the next call would be a probe. No
+    /// event is made until that call comes.
+    pub fn state(&self) -> CircuitState {
+        let core = &self.shard().core;
+        core.engine.state(|| core.now())
+    }
+
+    /// The outcomes in the window, and totals since the breaker was built.
+    pub fn counts(&self) -> Counts {
+        let core = &self.shard().core;
+        core.engine.counts(core.now())
+    }
+
+    /// Back to the beginning: closed, with an empty window and nothing forced.
+    ///
+    /// Calls that were admitted before do not count any more. Totals go on. A breaker that is switched off stays so.
+    pub fn reset(&self) {
+        let core = &self.shard().core;
+        core.step(|engine| engine.reset(core.now()));
+    }
+
+    /// Holds the circuit open or closed by hand, or lets it go.
+    ///
+    /// The state below the force is left as it is, goes on by the calls that still end, and is in charge again once
+    /// the force is lifted. A later force replaces an earlier one.
+    pub fn force(&self, force: Force) {
+        let mode = match force {
+            Force::Open => FORCED_OPEN,
+            Force::Closed => FORCED_CLOSED,
+            Force::None => 0,
+        };
+        self.shard().core.step(|engine| engine.force(mode));
+    }
+
+    /// Switches the breaker off or on.
+    ///
+    /// While it is off, no call is rejected or counted, even if it is forced open. Once switched on again it starts
+    /// closed, with an empty window; a force still holds, and calls that were admitted before do not count.
+    pub fn set_enabled(&self, enabled: bool) {
+        let core = &self.shard().core;
+        core.step(|engine| engine.set_enabled(enabled, core.now()));
+    }
+}
+
+impl fmt::Debug for Breaker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Breaker")
+            .field("name", &self.name())
+            .field("state", &self.state())
+            .field("counts", &self.counts())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What permits hold. A permit that held the whole by one reference count would make all threads write to the same
+/// cache line twice a call; each thread has the count of its shard instead, on lines of its own.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(super) struct Shard {
+    core: Arc<Core>,
+    lane: usize,
+}
+
+#[derive(Debug)]
+struct Core {
+    engine: Engine,
+    name: Arc<str>,
+    base: Instant,
+    events: Events,
+    /// Wakes the tasks that wait for the service below when the circuit has come to reject them.
+    changed: Arc<Notify>,
+}
+
+impl Core {
+    /// Nanoseconds since the breaker was built. A breaker may meet a clock that is behind its own, as when it comes
+    /// from another runtime whose time was paused and advanced; its time stands still until that clock catches up.
+    #[inline]
+    fn now(&self) -> u64 {
+        let age = Instant::now().saturating_duration_since(self.base);
+        age.as_secs()
+            .saturating_mul(1_000_000_000)
+            .saturating_add(age.subsec_nanos().into())
+    }
+
+    #[cold]
+    fn step(&self, make: impl FnOnce(&Engine) -> Option<Change>) {
+        let change = self
+            .events
+            .order(&self.name, || make(&self.engine), |change| *change);
+        if change.is_some() {
+            self.changed.notify_waiters();
+        }
+        self.events.tell();
+    }
+
+    fn rejection(&self, state: CircuitState, retry_in: Option<std::time::Duration>) -> CircuitOpen {
+        CircuitOpen::new(self.name.clone(), state, retry_in)
+    }
+}
+
+impl Shard {
+    #[inline]
+    pub(super) fn look(&self) -> Gate {
+        self.core.engine.look(|| self.core.now())
+    }
+
+    /// Admits a call or rejects it; as the probe only if the service below is ready for it.
+    #[inline]
+    pub(super) fn admit(self: &Arc<Self>, may_probe: bool) -> Result<Permit, CircuitOpen> {
+        self.admit_at(may_probe, || self.core.now())
+    }
+
+    #[inline]
+    pub(super) fn admit_at(
+        self: &Arc<Self>,
+        may_probe: bool,
+        now: impl Fn() -> u64,
+    ) -> Result<Permit, CircuitOpen> {
+        match self.core.engine.look(&now) {
+            Gate::Pass(word) => Ok(Permit::new(self.clone(), word)),
+            Gate::Probe if may_probe => self.take_probe(now()),
+            Gate::Probe => Err(self.refuse(CircuitState::Open)),
+            Gate::Reject { state, retry_in } => Err(self.reject(state, retry_in)),
+        }
+    }
+
+    #[cold]
+    fn take_probe(self: &Arc<Self>, now: u64) -> Result<Permit, CircuitOpen> {
+        let core = &self.core;
+        let taken = core.events.order(
+            &core.name,
+            || core.engine.take_probe(now),
+            |taken| taken.as_ref().ok().copied(),
+        );
+        match taken {
+            Ok(change) => {
+                // Before anybody is told: should the hook panic, the probe is handed back.
+                let permit = Permit::new(self.clone(), change.to);
+                core.changed.notify_waiters();
+                core.events.tell();
+                Ok(permit)
+            }
+            Err(Gate::Pass(word)) => Ok(Permit::new(self.clone(), word)),
+            Err(Gate::Reject { state, retry_in }) => Err(self.reject(state, retry_in)),
+            // `take_probe` took it.
+            Err(Gate::Probe) => Err(self.refuse(CircuitState::HalfOpen)),
+        }
+    }
+
+    #[cold]
+    fn reject(&self, state: CircuitState, retry_in: Option<std::time::Duration>) -> CircuitOpen {
+        self.core.engine.note_rejected(self.lane);
+        self.core.rejection(state, retry_in)
+    }
+
+    /// Rejects a call whose inner service was not asked whether it is ready, as the circuit was in this state then.
+    #[cold]
+    pub(super) fn refuse(&self, state: CircuitState) -> CircuitOpen {
+        match self.look() {
+            Gate::Reject { state, retry_in } => self.reject(state, retry_in),
+            Gate::Pass(_) | Gate::Probe => self.reject(state, Some(std::time::Duration::ZERO)),
+        }
+    }
+
+    #[inline]
+    pub(super) fn settle(&self, admitted: Word, verdict: Verdict) {
+        self.settle_at(admitted, verdict, || self.core.now());
+    }
+
+    #[inline]
+    pub(super) fn settle_at(&self, admitted: Word, verdict: Verdict, now: impl Fn() -> u64) {
+        if let Some(step) = self.core.engine.settle(admitted, self.lane, verdict, &now) {
+            self.take(step, admitted, now());
+        }
+    }
+
+    #[cold]
+    fn take(&self, step: Step, admitted: Word, now: u64) {
+        self.core
+            .step(|engine| engine.take(step, admitted, self.lane, now));
+    }
+
+    #[cold]
+    pub(super) fn cancel(&self, admitted: Word) {
+        self.core.engine.cancel(admitted, self.lane);
+    }
+}
+
+/// A wait for the next change of the circuit; begun only where the service below is not ready.
+#[derive(Debug, Default)]
+pub(super) struct Waiting(Option<Pin<Box<OwnedNotified>>>);
+
+impl Waiting {
+    #[inline]
+    pub(super) fn stop(&mut self) {
+        if self.0.is_some() {
+            self.0 = None;
+        }
+    }
+
+    /// Registers for the next change. Ready: there was one since the wait began, look again.
+    pub(super) fn poll_changed(
+        &mut self,
+        shard: &Shard,
+        cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<()> {
+        let waiting = self
+            .0
+            .get_or_insert_with(|| Box::pin(shard.core.changed.clone().notified_owned()));
+        let changed = waiting.as_mut().poll(cx);
+        if changed.is_ready() {
+            self.0 = None;
+        }
+        changed
+    }
+}
+
+/// A number for the thread, so that threads spread over the shards.
+#[inline]
+fn thread_number() -> usize {
+    thread_local! {
+        static NUMBER: Cell<usize> = const { Cell::new(usize::MAX) };
+    }
+    #[cold]
+    fn next() -> usize {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        NEXT.fetch_add(1, Ordering::Relaxed)
+    }
+    // A thread that is ending, whose locals are gone, counts with the first.
+    NUMBER
+        .try_with(|number| {
+            if number.get() == usize::MAX {
+                number.set(next());
+            }
+            number.get()
+        })
+        .unwrap_or(0)
+}
+
+/// As many lanes as give each core's thread one of its own in most cases; at most 16.
+pub(super) fn lanes() -> usize {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    (2 * cores).next_power_of_two().clamp(2, 16)
+}

@@ -1,0 +1,236 @@
+//! Retries at once, on the same endpoint and on the next ones.
+
+use std::io;
+
+use super::{Again, FailedAttempt, RetryLayer, RetryPolicy, RetryService};
+use crate::call::{AnyAnswer, FaultKind, NotRetried, RetryTo, Semantics, Sent, StatusSet, chain};
+
+use tokio::time::Duration;
+
+const LAYER: &str = "IdempotentRetry";
+
+/// Retries at once, on the same endpoint and then on the next ones. See [`Idempotent`] for the policy.
+///
+/// ```
+/// use tower::ServiceBuilder;
+/// use tower_outbound::{call::RetryBudget, retry::{Idempotent, IdempotentRetryLayer}};
+///
+/// let policy = Idempotent::default().same_endpoint(1).next_endpoint(2);
+/// assert_eq!(policy.total_attempts(), 6);
+/// let layer = IdempotentRetryLayer::new(policy).budget(RetryBudget::default());
+///
+/// # let client = tower::service_fn(|_: http::Request<String>| async {
+/// #     Ok::<_, tower::BoxError>(http::Response::new(String::new()))
+/// # });
+/// let service = ServiceBuilder::new().layer(layer).service(client);
+/// # fn check<S: tower::Service<http::Request<String>>>(_: S) {}
+/// # check(service);
+/// ```
+pub type IdempotentRetryLayer<A = AnyAnswer> = RetryLayer<Idempotent, A>;
+
+/// The service of [`IdempotentRetryLayer`].
+pub type IdempotentRetry<S, A = AnyAnswer> = RetryService<S, Idempotent, A>;
+
+impl<A> RetryLayer<Idempotent, A> {
+    /// Retries answers with one of these statuses, by the rule on methods that holds for faults. Default: none.
+    ///
+    /// Errors that carry a status, made by a layer below, are not retried.
+    #[must_use]
+    pub fn retry_statuses(self, statuses: StatusSet) -> IdempotentRetryLayer<StatusSet> {
+        self.read_answers(statuses)
+    }
+}
+
+/// What to send again at once, and how often to which endpoint.
+///
+/// Each endpoint gets one attempt and up to [`same_endpoint`](Idempotent::same_endpoint) more; then the next one has
+/// its turn, up to [`next_endpoint`](Idempotent::next_endpoint) times. The two multiply: see
+/// [`total_attempts`](Idempotent::total_attempts). There are no pauses. Without a load balancer below a retry just
+/// goes again.
+///
+/// | | [`default()`](Idempotent::default) | [`ribbon()`](Idempotent::ribbon) | [`ribbon_spring_retry()`](Idempotent::ribbon_spring_retry) |
+/// | --- | --- | --- | --- |
+/// | same endpoint | 0 | 0 | 0 |
+/// | next endpoint | 1 | 1 | 1 |
+/// | safe methods, or an idempotency key | any fault | GET: any fault; others as below | GET alone: any fault |
+/// | other methods | only if nothing was sent | refused, no route, **reset, early close** | none |
+/// | next endpoint | one not tried, if there is one | whatever the rule picks | whatever the rule picks |
+///
+/// An endpoint that asked to be left alone (`Retry-After`) gets no further attempt under the default rule; the next
+/// one does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Idempotent {
+    same: u32,
+    next: u32,
+    rule: Rule,
+    all_operations: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rule {
+    Safe,
+    Ribbon,
+    SpringRetry,
+}
+
+/// One retry, on the next endpoint, of safe or keyed requests and of those that were not sent.
+impl Default for Idempotent {
+    fn default() -> Self {
+        Idempotent::with(Rule::Safe)
+    }
+}
+
+impl Idempotent {
+    fn with(rule: Rule) -> Self {
+        Idempotent {
+            same: 0,
+            next: 1,
+            rule,
+            all_operations: false,
+        }
+    }
+
+    /// Retries as Ribbon 2.2 does under Feign: GET on any fault; every other method when the connection was refused,
+    /// had no route, was reset, or was closed early.
+    ///
+    /// **A risk:** a server may have carried out a POST before the connection was reset or closed; it is sent again
+    /// all the same. On the other hand HEAD, PUT and DELETE are not retried on timeouts, and no method but GET is
+    /// after a connect timeout, though nothing was sent.
+    ///
+    /// Sources: ribbon's `RequestSpecificRetryHandler`, spring-cloud-netflix' `FeignLoadBalancer`.
+    pub fn ribbon() -> Self {
+        Idempotent::with(Rule::Ribbon)
+    }
+
+    /// Retries as Ribbon does when spring-retry is on the class path: GET alone, on any fault; add statuses by
+    /// `retry_statuses` of the layer. No other method is retried, not even on a refused connection.
+    ///
+    /// Source: spring-cloud-netflix' `RibbonLoadBalancedRetryPolicy`.
+    pub fn ribbon_spring_retry() -> Self {
+        Idempotent::with(Rule::SpringRetry)
+    }
+
+    /// How many further attempts each endpoint gets (ribbon's `MaxAutoRetries`). Default: 0.
+    #[must_use]
+    pub fn same_endpoint(mut self, retries: u32) -> Self {
+        self.same = retries;
+        self
+    }
+
+    /// How many further endpoints get their turn (ribbon's `MaxAutoRetriesNextServer`). Default: 1.
+    #[must_use]
+    pub fn next_endpoint(mut self, endpoints: u32) -> Self {
+        self.next = endpoints;
+        self
+    }
+
+    /// Retries requests of all methods as GETs are (ribbon's `OkToRetryOnAllOperations`).
+    ///
+    /// **A risk:** a POST that a server carried out before its answer was lost is carried out twice. Say so only if
+    /// all servers behind this service can take it.
+    #[must_use]
+    pub fn ok_to_retry_on_all_operations(mut self) -> Self {
+        self.all_operations = true;
+        self
+    }
+
+    /// How many attempts a call may take: `(same + 1) * (next + 1)`.
+    pub fn total_attempts(&self) -> u64 {
+        (u64::from(self.same) + 1).saturating_mul(u64::from(self.next) + 1)
+    }
+
+    fn check(&self, failed: &FailedAttempt<'_>) -> Result<(), NotRetried> {
+        let (fault, semantics) = (failed.fault(), failed.semantics());
+        if failed.is_answer() && failed.error().is_some() {
+            return Err(NotRetried::NotTransient);
+        }
+        let granted = self.all_operations
+            || match self.rule {
+                Rule::Safe => failed.is_safe_to_repeat(),
+                Rule::Ribbon => semantics.is_get() || is_socket_fault(failed),
+                Rule::SpringRetry => semantics.is_get(),
+            };
+        match (granted, fault.sent()) {
+            (true, _) => Ok(()),
+            (false, Sent::Maybe) => Err(NotRetried::MayHaveBeenSent),
+            (false, Sent::No) => Err(NotRetried::NotByRule),
+        }
+    }
+}
+
+/// Java's socket exceptions: refused, no route, reset, early close. Timeouts are of another family there.
+fn is_socket_fault(failed: &FailedAttempt<'_>) -> bool {
+    match failed.fault().kind() {
+        FaultKind::ConnectRefused | FaultKind::Reset | FaultKind::Closed => true,
+        FaultKind::Connect => failed.error().is_some_and(|error| {
+            chain(error)
+                .filter_map(|error| error.downcast_ref::<io::Error>())
+                .any(|error| {
+                    matches!(
+                        error.kind(),
+                        io::ErrorKind::HostUnreachable
+                            | io::ErrorKind::NetworkUnreachable
+                            | io::ErrorKind::AddrNotAvailable
+                    )
+                })
+        }),
+        _ => false,
+    }
+}
+
+impl RetryPolicy for Idempotent {
+    fn name(&self) -> &'static str {
+        LAYER
+    }
+
+    #[inline]
+    fn never_retries(&self) -> bool {
+        self.same == 0 && self.next == 0
+    }
+
+    #[inline]
+    fn may_retry(&self, semantics: Semantics) -> bool {
+        self.rule != Rule::SpringRetry || self.all_operations || semantics.is_get()
+    }
+
+    fn prefers_untried(&self) -> bool {
+        self.rule == Rule::Safe
+    }
+
+    fn again(&self, failed: &FailedAttempt<'_>) -> Result<Again, NotRetried> {
+        self.check(failed)?;
+        let asked = failed.fault().retry_after().filter(|_| self.rule == Rule::Safe);
+        let asked = asked.filter(|asked| !asked.is_zero());
+        let to = if failed.attempts_here() <= self.same.into() && asked.is_none() {
+            RetryTo::SameEndpoint
+        } else if failed.moves() < self.next.into() {
+            RetryTo::NextEndpoint
+        } else if let Some(asked) = asked.filter(|_| failed.attempts_here() <= self.same.into()) {
+            let limit = Duration::ZERO;
+            return Err(NotRetried::RetryAfterTooLong { asked, limit });
+        } else {
+            let limit = u32::try_from(self.total_attempts()).unwrap_or(u32::MAX);
+            return Err(NotRetried::AttemptsUsedUp { limit });
+        };
+        Ok(Again::new(to, Duration::ZERO))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempts_multiply_and_do_not_overflow() {
+        let total = |same, next| {
+            Idempotent::default()
+                .same_endpoint(same)
+                .next_endpoint(next)
+                .total_attempts()
+        };
+        assert_eq!(total(0, 1), 2);
+        assert_eq!(total(2, 3), 12);
+        assert_eq!(total(0, 0), 1);
+        assert_eq!(total(u32::MAX, u32::MAX), u64::MAX);
+    }
+}

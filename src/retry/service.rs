@@ -1,0 +1,91 @@
+//! The service, for any policy.
+
+use std::{
+    mem,
+    task::{Context, Poll},
+};
+
+use tower::BoxError;
+use tower_service::Service;
+
+use super::{RetryFuture, RetryPolicy, future::Loop};
+use crate::call::{AnyAnswer, OutboundRequest, ReadAnswer, RetryBudget};
+
+/// Sends a request again when a policy says so.
+///
+/// It is used by the names of its policies: [`BackoffRetry`](super::BackoffRetry) and
+/// [`IdempotentRetry`](super::IdempotentRetry). A copy of the request and a clone of the service are made only if a
+/// retry is possible at all.
+#[derive(Debug, Clone)]
+pub struct RetryService<S, P, A = AnyAnswer> {
+    pub(super) inner: S,
+    pub(super) policy: P,
+    pub(super) reader: A,
+    pub(super) budget: Option<RetryBudget>,
+}
+
+impl<S, P, A> RetryService<S, P, A> {
+    /// The service below.
+    pub fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    /// The service below.
+    pub fn get_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
+    /// The service below, without the loop.
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
+}
+
+impl<S, P, A, Req> Service<Req> for RetryService<S, P, A>
+where
+    S: Service<Req> + Clone,
+    S::Error: Into<BoxError>,
+    P: RetryPolicy,
+    A: ReadAnswer<S::Response> + Clone,
+    Req: OutboundRequest,
+{
+    type Response = S::Response;
+    type Error = BoxError;
+    type Future = RetryFuture<S, P, A, Req>;
+
+    #[inline]
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    #[inline]
+    fn call(&mut self, request: Req) -> Self::Future {
+        if self.policy.never_retries() {
+            return RetryFuture::straight(self.inner.call(request));
+        }
+        let semantics = request.semantics();
+        let kept = if self.policy.may_retry(semantics) {
+            request.keep()
+        } else {
+            None
+        };
+        let mut retries = Loop::new(
+            self.policy.clone(),
+            self.reader.clone(),
+            self.budget.clone(),
+            semantics,
+        );
+        let attempt = match kept {
+            Some(kept) => {
+                // The very instance that was polled ready is the one called.
+                let clone = self.inner.clone();
+                let mut ready = mem::replace(&mut self.inner, clone);
+                let attempt = retries.start(|| ready.call(request));
+                retries.keep(kept, ready);
+                attempt
+            }
+            None => retries.start(|| self.inner.call(request)),
+        };
+        RetryFuture::new(attempt, retries)
+    }
+}
