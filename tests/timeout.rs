@@ -1,4 +1,5 @@
 //! The three limits, over their public API. All times are exact: tokio's clock is paused.
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "helpers of tests")]
 
 #![allow(
     clippy::unwrap_used,
@@ -30,8 +31,8 @@ use tokio_test::{assert_pending, assert_ready, assert_ready_err, assert_ready_ok
 use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_outbound::{
     call::{
-        Attempt, AttemptOutcome, CallScope, ConfigError, Fault, FaultKind, LONGEST, ReadPhase, Sent,
-        UploadBody, scope,
+        Attempt, AttemptOutcome, CallScope, ConfigError, Endpoint, Fault, FaultKind, LONGEST, ReadPhase,
+        Sent, UploadBody, scope,
     },
     timeout::{
         ConnectTimedOut, ConnectTimeout, ConnectTimeoutFuture, ConnectTimeoutLayer, ExecutionTimedOut,
@@ -652,6 +653,13 @@ mod upload {
         })
     }
 
+    async fn end_of(
+        upload: &mut tokio::sync::mpsc::UnboundedReceiver<Result<(), String>>,
+    ) -> Result<(), String> {
+        let ended = tokio::time::timeout(ms(60_000), upload.recv()).await;
+        ended.expect("the upload ends").unwrap()
+    }
+
     #[tokio::test(start_paused = true)]
     async fn the_upload_ends_when_the_caller_has_left() {
         let (ended, mut upload) = tokio::sync::mpsc::unbounded_channel();
@@ -659,7 +667,7 @@ mod upload {
         let mut service = read_timeout(300).layer(uploading_alone(None, ended));
         let call = service.call(Request::new(body));
         assert!(tokio::time::timeout(ms(10), call).await.is_err());
-        let error = upload.recv().await.unwrap().unwrap_err();
+        let error = end_of(&mut upload).await.unwrap_err();
         assert!(error.contains("given up"), "{error}");
     }
 
@@ -673,7 +681,7 @@ mod upload {
             .service(uploading_alone(None, ended));
         let mut call = Box::pin(service.call(Request::new(body)));
         assert!(call.as_mut().await.unwrap_err().is::<ExecutionTimedOut>());
-        assert!(upload.recv().await.unwrap().is_err());
+        assert!(end_of(&mut upload).await.is_err());
     }
 
     #[tokio::test(start_paused = true)]
@@ -690,7 +698,7 @@ mod upload {
         }
         assert!(upload.try_recv().is_err(), "it goes on");
         drop(response);
-        assert!(upload.recv().await.unwrap().is_err());
+        assert!(end_of(&mut upload).await.is_err());
     }
 
     #[tokio::test(start_paused = true)]
@@ -700,7 +708,7 @@ mod upload {
         let mut service = read_timeout(300).layer(uploading_alone(Some(20), ended));
         let response = service.call(Request::new(body)).await.unwrap();
         drop(sender);
-        assert_eq!(upload.recv().await.unwrap(), Ok(()));
+        assert_eq!(end_of(&mut upload).await, Ok(()));
         drop(response);
     }
 }
@@ -1046,8 +1054,11 @@ mod deadline {
         scope.narrow(Instant::now());
         let (execution, read) = scope.enter(|| (execution.call(()), read.call(get())));
         for (error, layer) in [
-            (execution.await.unwrap_err(), "ExecutionTimeout"),
-            (read.await.unwrap_err(), "ReadTimeout"),
+            (
+                assert_ready_err!(task::spawn(execution).poll()),
+                "ExecutionTimeout",
+            ),
+            (assert_ready_err!(task::spawn(read).poll()), "ReadTimeout"),
         ] {
             assert_eq!(error.downcast_ref::<NoTimeLeft>().unwrap().layer(), layer);
             assert_eq!(
@@ -1115,19 +1126,249 @@ mod deadline {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_endpoint_picked_below_is_told_above() {
-        let endpoint = tower_outbound::call::Endpoint::new("http://a:1").unwrap();
-        let picked = endpoint.clone();
+    async fn the_endpoint_of_the_attempt_given_up_is_told_above() {
+        /// Tells where it went when it ends, as a balancer does.
+        struct Attempting(Endpoint);
+        impl Drop for Attempting {
+            fn drop(&mut self) {
+                scope::current(|scope| scope.set_picked(self.0.clone()));
+            }
+        }
+        let endpoint = |uri| Endpoint::new(uri).unwrap();
+        let (first, second) = (endpoint("http://a:1"), endpoint("http://b:1"));
+        let attempts = [first, second.clone()];
         let mut service = execution_timeout(100).layer(service_fn(move |()| {
-            let picked = picked.clone();
+            let [first, second] = attempts.clone().map(Attempting);
             async move {
-                scope::current(|scope| scope.set_picked(picked));
+                drop(first);
+                let _second = second;
                 pending::<Result<(), Infallible>>().await
             }
         }));
         let mut scope = CallScope::begin();
-        let mut call = std::pin::pin!(scope.enter(|| service.call(())));
-        let _timed_out = poll_fn(|cx| scope.enter(|| call.as_mut().poll(cx))).await;
-        assert_eq!(scope.picked(), Some(&endpoint));
+        let mut call = Box::pin(scope.enter(|| service.call(())));
+        let timed_out = poll_fn(|cx| scope.enter(|| call.as_mut().poll(cx))).await;
+        assert!(timed_out.is_err());
+        assert_eq!(scope.picked(), Some(&second));
+    }
+}
+
+/// The same with hyper's own client, over pipes in memory, so that the times are still exact.
+#[cfg(feature = "client")]
+mod over_hyper {
+    use std::{
+        pin::Pin,
+        task::{Context, ready},
+    };
+
+    use hyper_util::{
+        client::legacy::{
+            Client,
+            connect::{Connected, Connection},
+        },
+        rt::{TokioExecutor, TokioIo},
+    };
+    use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
+
+    use super::*;
+
+    const UPLOAD: usize = 4_000_000;
+
+    struct Pipe(DuplexStream);
+
+    impl Connection for Pipe {
+        fn connected(&self) -> Connected {
+            Connected::new()
+        }
+    }
+
+    impl AsyncRead for Pipe {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+            buf: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.0).poll_read(cx, buf)
+        }
+    }
+
+    impl AsyncWrite for Pipe {
+        fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+            Pin::new(&mut self.0).poll_write(cx, buf)
+        }
+        fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.0).poll_flush(cx)
+        }
+        fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+            ready!(Pin::new(&mut self.0).poll_flush(cx))?;
+            Pin::new(&mut self.0).poll_shutdown(cx)
+        }
+    }
+
+    #[derive(Clone, Copy)]
+    struct Server {
+        /// `None`: packets are swallowed.
+        connects_in: Option<u64>,
+        /// It answers when it has read this much of a body.
+        answers_after: usize,
+        answers_in: u64,
+    }
+
+    const PROMPT: Server = Server {
+        connects_in: Some(0),
+        answers_after: 0,
+        answers_in: 0,
+    };
+
+    impl Server {
+        /// Reads 40 KB every 10 ms, and counts the bytes of the body, until the connection ends.
+        async fn serve(self, mut pipe: DuplexStream, read: &AtomicUsize) {
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                match pipe.read_u8().await {
+                    Ok(byte) => head.push(byte),
+                    Err(_) => return,
+                }
+            }
+            let (mut answered, mut chunk) = (false, vec![0; 40_000]);
+            loop {
+                if read.load(Ordering::Relaxed) >= self.answers_after && !answered {
+                    answered = true;
+                    sleep(ms(self.answers_in)).await;
+                    let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello";
+                    pipe.write_all(answer).await.unwrap();
+                }
+                match pipe.read(&mut chunk).await {
+                    Ok(0) | Err(_) => return,
+                    Ok(n) => read.fetch_add(n, Ordering::Relaxed),
+                };
+                // The pipe holds 40 KB.
+                sleep(ms(10)).await;
+            }
+        }
+    }
+
+    /// A call through the limits and hyper's client, and the number of bytes that the server has read.
+    fn call(
+        server: Server,
+        connect: u64,
+        read: u64,
+        body: Full<Bytes>,
+    ) -> (
+        impl Future<Output = Result<Response<ReadBody<hyper::body::Incoming>>, BoxError>>,
+        Arc<AtomicUsize>,
+    ) {
+        let count = Arc::new(AtomicUsize::new(0));
+        let counting = count.clone();
+        let connector = service_fn(move |_: Uri| {
+            let count = counting.clone();
+            Box::pin(async move {
+                match server.connects_in {
+                    Some(takes) => sleep(ms(takes)).await,
+                    None => pending().await,
+                }
+                let (near, far) = tokio::io::duplex(40_000);
+                tokio::spawn(async move { server.serve(far, &count).await });
+                Ok::<_, io::Error>(TokioIo::new(Pipe(near)))
+            })
+        });
+        let client = Client::builder(TokioExecutor::new()).build(connect_timeout(connect).layer(connector));
+        let request = Request::post("http://orders/").body(body).unwrap();
+        (read_timeout(read).layer(client).oneshot(request), count)
+    }
+
+    fn upload() -> Full<Bytes> {
+        Full::new(Bytes::from(vec![7; UPLOAD]))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_connect_is_no_read_timeout() {
+        let start = Instant::now();
+        let server = Server {
+            connects_in: Some(700),
+            answers_in: 90,
+            ..PROMPT
+        };
+        let (call, _) = call(server, 1000, 100, Full::default());
+        let response = call.await.unwrap();
+        assert_eq!(start.elapsed(), ms(790));
+        assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "hello");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn equal_limits_give_the_connect_timeout() {
+        let start = Instant::now();
+        let server = Server {
+            connects_in: None,
+            ..PROMPT
+        };
+        let (call, _) = call(server, 1000, 1000, Full::default());
+        let error = call.await.unwrap_err();
+        assert_eq!(start.elapsed(), ms(1000));
+        assert_eq!(
+            Fault::of(&*error),
+            Fault::new(FaultKind::ConnectTimeout, Sent::No)
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_after_the_connect_is_a_read_timeout() {
+        let start = Instant::now();
+        let server = Server {
+            connects_in: Some(700),
+            answers_in: 5000,
+            ..PROMPT
+        };
+        let (call, _) = call(server, 1000, 100, Full::default());
+        let error = call.await.unwrap_err();
+        assert_eq!(read_phase(&*error), Some(ReadPhase::Head));
+        assert_eq!(start.elapsed(), ms(800));
+    }
+
+    /// TMO-04: the upload takes a second, the limit is 300 ms.
+    #[tokio::test(start_paused = true)]
+    async fn a_large_upload_does_not_trip_the_limit() {
+        let start = Instant::now();
+        let server = Server {
+            answers_after: UPLOAD,
+            answers_in: 100,
+            ..PROMPT
+        };
+        let (call, read) = call(server, 1000, 300, upload());
+        assert!(call.await.is_ok());
+        assert!(start.elapsed() > ms(900));
+        assert_eq!(read.load(Ordering::Relaxed), UPLOAD);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_upload_ends_when_the_caller_leaves() {
+        let server = Server {
+            answers_after: UPLOAD,
+            ..PROMPT
+        };
+        let (call, read) = call(server, 1000, 300, upload());
+        assert!(tokio::time::timeout(ms(100), call).await.is_err());
+        sleep(ms(5000)).await;
+        // What was read by then, and what hyper had in its buffer.
+        let read = read.load(Ordering::Relaxed);
+        assert!((300_000..1_000_000).contains(&read), "{read}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_early_answer_lets_the_upload_go_on_while_its_body_is_held() {
+        for held in [true, false] {
+            let server = Server {
+                answers_after: 40_000,
+                ..PROMPT
+            };
+            let (call, read) = call(server, 1000, 300, upload());
+            let mut response = call.await.unwrap();
+            assert!(response.body_mut().frame().await.unwrap().is_ok());
+            let held = held.then_some(response);
+            sleep(ms(5000)).await;
+            let read = read.load(Ordering::Relaxed);
+            assert_eq!(read == UPLOAD, held.is_some(), "{read}");
+            assert!(held.is_some() || read < 1_000_000, "{read}");
+        }
     }
 }

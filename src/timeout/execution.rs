@@ -187,21 +187,25 @@ where
             }
             StateProj::Done => return Poll::Pending,
         };
-        let result = match this.scope.enter(|| inner.poll(cx)) {
-            Poll::Ready(result) => result.map_err(Into::into),
-            Poll::Pending => {
-                if this.sleep.is_none() {
-                    this.sleep.set(Some(sleep_until(*this.due)));
-                }
-                if let Some(sleep) = this.sleep.as_mut().as_pin_mut() {
-                    ready!(sleep.poll(cx));
-                }
-                Err(ExecutionTimedOut::new(*this.limit).into())
+        let polled = this.scope.enter(|| inner.poll(cx));
+        if polled.is_pending() {
+            if this.sleep.is_none() {
+                this.sleep.set(Some(sleep_until(*this.due)));
             }
-        };
-        // The work ends here, and within the scope: what is given up is written down by the layers that gave it up.
-        this.scope.enter(|| this.state.set(State::Done));
+            if let Some(sleep) = this.sleep.as_mut().as_pin_mut() {
+                ready!(sleep.poll(cx));
+            }
+            // The work ends here, and within the scope: layers below write down what they give up.
+            this.scope.enter(|| this.state.set(State::Done));
+        } else {
+            this.state.set(State::Done);
+        }
         this.sleep.set(None);
-        Poll::Ready(this.scope.finish(result))
+        Poll::Ready(match polled {
+            // Large responses are dear to move, so they do not go through the scope.
+            Poll::Ready(Ok(response)) => this.scope.finish(Ok(())).map(|()| response),
+            Poll::Ready(Err(error)) => this.scope.finish(Err(error.into())),
+            Poll::Pending => this.scope.finish(Err(ExecutionTimedOut::new(*this.limit).into())),
+        })
     }
 }

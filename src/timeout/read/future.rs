@@ -87,41 +87,40 @@ where
             StateProj::Done => return Poll::Pending,
         };
         let (polled, connecting) = connecting::observe(|| inner.poll(cx));
-        let result = match polled {
-            Poll::Ready(Ok(response)) => {
-                let upload = this.upload.take().filter(|upload| !upload.has_ended());
-                Ok(response.map(|body| ReadBody::new(body, *this.limit, upload)))
-            }
-            Poll::Ready(Err(error)) => Err(error.into()),
-            Poll::Pending if connecting => {
+        if polled.is_pending() {
+            if connecting {
                 *this.running = false;
                 this.sleep.set(None);
                 return Poll::Pending;
             }
-            Poll::Pending => {
-                if !*this.running {
-                    if this.upload.as_ref().is_some_and(|upload| !upload.poll_ended(cx)) {
-                        return Poll::Pending;
-                    }
-                    *this.running = true;
-                    let due = Instant::now() + *this.limit;
-                    // With two timers at the same tick the inner one would win, and its error hide whose limit ran
-                    // out. So there is only the one of the deadline.
-                    if this.deadline.is_none_or(|deadline| deadline > due) {
-                        this.sleep.set(Some(sleep_until(due)));
-                    }
+            if !*this.running {
+                if this.upload.as_ref().is_some_and(|upload| !upload.poll_ended(cx)) {
+                    return Poll::Pending;
                 }
-                match this.sleep.as_mut().as_pin_mut() {
-                    Some(sleep) => ready!(sleep.poll(cx)),
-                    None => return Poll::Pending,
+                *this.running = true;
+                let due = Instant::now() + *this.limit;
+                // With two timers at the same tick the inner one would win, and its error hide whose limit ran
+                // out. So there is only the one of the deadline.
+                if this.deadline.is_none_or(|deadline| deadline > due) {
+                    this.sleep.set(Some(sleep_until(due)));
                 }
-                Err(ReadTimedOut::new(*this.limit, ReadPhase::Head).into())
             }
-        };
-        // Whoever keeps this future does not keep the attempt, its upload or its timer.
+            match this.sleep.as_mut().as_pin_mut() {
+                Some(sleep) => ready!(sleep.poll(cx)),
+                None => return Poll::Pending,
+            }
+        }
+        // Whoever keeps this future does not keep the attempt, its timer or its upload.
         this.state.set(State::Done);
         this.sleep.set(None);
-        *this.upload = None;
-        Poll::Ready(result)
+        let upload = this.upload.take();
+        Poll::Ready(match polled {
+            Poll::Ready(Ok(response)) => {
+                let going_on = upload.filter(|upload| !upload.has_ended());
+                Ok(response.map(|body| ReadBody::new(body, *this.limit, going_on)))
+            }
+            Poll::Ready(Err(error)) => Err(error.into()),
+            Poll::Pending => Err(Box::new(ReadTimedOut::new(*this.limit, ReadPhase::Head))),
+        })
     }
 }

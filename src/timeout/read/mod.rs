@@ -74,7 +74,7 @@ impl<S> Layer<S> for ReadTimeoutLayer {
 /// - **Has its body been sent?** A body that has ended already, or whose length is known to be at most
 ///   [`in_hand`](ReadTimeoutLayer::in_hand), has been as soon as there is a connection. Every other one is followed: the
 ///   clock starts when the client has taken its end. What the client has in its write buffer then counts as sent
-///   (hyper: up to some 400 KB in HTTP/1, the stream's window in HTTP/2).
+///   (hyper, by default: in HTTP/1 up to 256 KiB over TCP and 408 KiB over TLS).
 ///
 /// A server that stops taking an upload is not silent but slow, and the read limit does not see it; that is for the
 /// [`ExecutionTimeout`](super::ExecutionTimeout).
