@@ -20,15 +20,14 @@
 //! --next N         retries on the next endpoint                    1
 //! ```
 
+#![allow(clippy::print_stderr, reason = "a program that prints")]
+
 #[path = "support/backends.rs"]
 mod backends;
 #[path = "support/show.rs"]
 mod show;
 
-use std::{
-    process::ExitCode,
-    time::{Duration, Instant},
-};
+use std::{process::ExitCode, time::Duration};
 
 use backends::{Backend, Manner};
 use bytes::Bytes;
@@ -36,7 +35,7 @@ use futures_util::stream;
 use http::{Method, Request};
 use http_body_util::{BodyExt, Full};
 use show::{Outcome, Show};
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::Instant};
 use tower::discover::Change;
 use tower_outbound::{
     Nest,

@@ -1,5 +1,11 @@
 //! Requests that are not HTTP, and layers that are not ours.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test fails by panicking"
+)]
+
 use std::{
     io,
     sync::{

@@ -1,5 +1,11 @@
 //! The nest on real sockets: what reaches a server, and how often.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test fails by panicking"
+)]
+
 #[path = "../examples/support/backends.rs"]
 mod backends;
 
@@ -7,7 +13,7 @@ use std::{
     convert::Infallible,
     pin::Pin,
     task::{Context, Poll},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use backends::{Backend, Manner};
@@ -15,9 +21,10 @@ use bytes::Bytes;
 use http::{Method, Request, StatusCode};
 use http_body::{Body, Frame};
 use http_body_util::{BodyExt, Full};
+use tokio::time::Instant;
 use tower_outbound::{
     Nest,
-    call::{BoxError, Endpoint, Endpoints, Fault, FaultKind, NotRetried, OnceBody, ReadPhase, Trail},
+    call::{BoxError, Endpoint, Fault, FaultKind, NotRetried, OnceBody, ReadPhase, Trail},
     nest::{HttpNest, NestBuilder},
     retry::{Backoff, Idempotent},
 };

@@ -5,6 +5,7 @@
 
 #![allow(
     dead_code,
+    unreachable_pub,
     reason = "shared by the example and the tests, each of which uses a part"
 )]
 

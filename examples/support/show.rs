@@ -1,5 +1,11 @@
 //! Printing what happened in a call, for a person to read.
 
+#![allow(
+    unreachable_pub,
+    clippy::print_stdout,
+    reason = "a part of an example, which prints"
+)]
+
 use std::{
     collections::HashMap,
     io::{IsTerminal, stdout},

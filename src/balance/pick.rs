@@ -21,14 +21,14 @@ pub(super) fn pick<'a, R: Rule + ?Sized>(rule: &R, roster: &'a Roster) -> Option
 /// Which endpoints this call should not go to again, as long as there are others.
 #[derive(Debug, Clone, Copy)]
 struct Tried {
-    /// No attempt has failed yet: there is nothing to look up.
+    /// No attempt has failed yet, or the layer above does not mind: there is nothing to look up.
     none: bool,
 }
 
 impl Tried {
     fn read(scope: &CallScope) -> Self {
         Tried {
-            none: scope.trail().is_none(),
+            none: scope.trail().is_none() || !scope.prefers_untried(),
         }
     }
 

@@ -301,6 +301,23 @@ impl From<Stop> for Event {
     }
 }
 
+/// A time without the digits that nobody reads.
+struct Millis(Duration);
+
+impl fmt::Display for Millis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 < Duration::from_secs(1) {
+            write!(f, "{}ms", self.0.as_millis())
+        } else {
+            write!(
+                f,
+                "{:?}",
+                self.0 - Duration::from_nanos(u64::from(self.0.subsec_nanos() % 1_000_000))
+            )
+        }
+    }
+}
+
 impl fmt::Display for NotRetried {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -314,7 +331,12 @@ impl fmt::Display for NotRetried {
             NotRetried::AttemptsUsedUp { limit } => write!(f, "all {limit} attempts were made"),
             NotRetried::BudgetSpent => f.write_str("the retry budget is spent"),
             NotRetried::DeadlineTooClose { pause, left } => {
-                write!(f, "a pause of {pause:?} does not fit into the {left:?} left")
+                write!(
+                    f,
+                    "a pause of {} does not fit into the {} left",
+                    Millis(*pause),
+                    Millis(*left)
+                )
             }
             NotRetried::RetryAfterTooLong { asked, limit } => {
                 write!(
@@ -352,7 +374,7 @@ impl fmt::Display for Attempt {
         if let Some(endpoint) = &self.endpoint {
             write!(f, "{endpoint} ")?;
         }
-        write!(f, "{} after {:?}", self.outcome, self.took())
+        write!(f, "{} after {}", self.outcome, Millis(self.took()))
     }
 }
 
@@ -362,7 +384,7 @@ impl fmt::Display for Retry {
         if self.pause.is_zero() {
             Ok(())
         } else {
-            write!(f, " after a pause of {:?}", self.pause)
+            write!(f, " after a pause of {}", Millis(self.pause))
         }
     }
 }

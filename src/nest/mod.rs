@@ -16,6 +16,9 @@ mod plan;
 mod service;
 
 pub use self::ext::{CallsExt, ServiceBuilderExt};
+#[cfg(all(feature = "nest", feature = "client"))]
+#[cfg_attr(docsrs, doc(cfg(all(feature = "nest", feature = "client"))))]
+pub use self::service::HttpNest;
 #[cfg(feature = "nest")]
 #[cfg_attr(docsrs, doc(cfg(feature = "nest")))]
 pub use self::{

@@ -62,10 +62,20 @@ pub type HttpNest<B, R = RoundRobin> = Nest<super::client::HttpClient<crate::tim
 /// assert_eq!(nest.handle().breaker().name(), "orders");
 /// # Ok::<(), tower_outbound::call::ConfigError>(())
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Nest<C, R = RoundRobin> {
     stack: Stack<C, R>,
     handle: NestHandle,
+}
+
+// Not derived: the rule is shared, so it need not be `Clone`.
+impl<C: Clone, R> Clone for Nest<C, R> {
+    fn clone(&self) -> Self {
+        Nest {
+            stack: self.stack.clone(),
+            handle: self.handle.clone(),
+        }
+    }
 }
 
 impl Nest<()> {
@@ -91,7 +101,8 @@ impl<C, R> Nest<C, R> {
         request: Request<B>,
     ) -> impl Future<Output = Result<Response<R2>, BoxError>> + use<B, R2, C, R>
     where
-        Self: Service<Request<B>, Response = Response<R2>, Error = BoxError> + Clone,
+        C: Clone,
+        Self: Service<Request<B>, Response = Response<R2>, Error = BoxError>,
     {
         self.clone().oneshot(request)
     }

@@ -201,10 +201,12 @@ impl fmt::Display for FaultKind {
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let sent = match self.sent {
-            Sent::No => "not sent",
-            Sent::Maybe => "may have been sent",
-        };
-        write!(f, "{} ({sent})", self.kind)
+        self.kind.fmt(f)?;
+        match (self.kind, self.sent) {
+            // An answer came, so there is no question.
+            (FaultKind::Status(_) | FaultKind::Grpc(_), _) => Ok(()),
+            (_, Sent::No) => f.write_str(" (not sent)"),
+            (_, Sent::Maybe) => f.write_str(" (may have been sent)"),
+        }
     }
 }

@@ -21,7 +21,7 @@
 //! ```
 //! use bytes::Bytes;
 //! use http_body_util::Full;
-//! use tower_outbound::client::{Client, HttpClient};
+//! use tower_outbound::nest::client::{Client, HttpClient};
 //!
 //! let client: HttpClient<Full<Bytes>> = Client::builder().build_http()?;
 //! # Ok::<(), tower_outbound::call::ConfigError>(())
