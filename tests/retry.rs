@@ -539,6 +539,25 @@ async fn a_retry_that_succeeds_is_in_the_trail_of_the_call_around_it() {
     assert!(trail.to_string().contains("IdempotentRetry: again;"), "{trail}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_reached_no_endpoint_is_not_held_to_have_gone_where_the_one_before_went() {
+    let endpoint = Endpoint::new("http://host-0").unwrap();
+    let (service, _) = scripted(move |n, _: Request<String>| {
+        if n == 0 {
+            scope::current(|scope| scope.set_picked(endpoint.clone()));
+        }
+        Err::<(), _>(refused())
+    });
+    let stack = IdempotentRetryLayer::new(Idempotent::default()).layer(service);
+    let error = stack.oneshot(get()).await.unwrap_err();
+    let trail = Trail::of(&*error).unwrap();
+    let went: Vec<_> = trail
+        .attempts()
+        .map(|attempt| attempt.endpoint().is_some())
+        .collect();
+    assert_eq!(went, [true, false]);
+}
+
 // ---- when ----
 
 /// Calls until the end, and says when each attempt was made.
