@@ -1,4 +1,11 @@
 //! What the retry layers do, over their public API.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::disallowed_types,
+    reason = "what tests and their helpers may do"
+)]
 
 use std::{
     convert::Infallible,
@@ -320,7 +327,8 @@ async fn ribbon_retries_socket_faults_of_all_methods_and_every_fault_of_a_get() 
         let fault = Fault::new(fault, Sent::No);
         FaultError::new(fault, io::Error::from(kind)).into()
     };
-    let cases: [(fn() -> BoxError, [bool; 4]); 5] = [
+    type Case = (fn() -> BoxError, [bool; 4]);
+    let cases: [Case; 5] = [
         (refused, [true, false, true, true]),
         (|| error(FaultKind::Reset, Sent::Maybe), [true, false, true, true]),
         (
@@ -529,6 +537,25 @@ async fn a_retry_that_succeeds_is_in_the_trail_of_the_call_around_it() {
     );
     assert_eq!(outcomes[1], AttemptOutcome::Answered);
     assert!(trail.to_string().contains("IdempotentRetry: again;"), "{trail}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_reached_no_endpoint_is_not_held_to_have_gone_where_the_one_before_went() {
+    let endpoint = Endpoint::new("http://host-0").unwrap();
+    let (service, _) = scripted(move |n, _: Request<String>| {
+        if n == 0 {
+            scope::current(|scope| scope.set_picked(endpoint.clone()));
+        }
+        Err::<(), _>(refused())
+    });
+    let stack = IdempotentRetryLayer::new(Idempotent::default()).layer(service);
+    let error = stack.oneshot(get()).await.unwrap_err();
+    let trail = Trail::of(&*error).unwrap();
+    let went: Vec<_> = trail
+        .attempts()
+        .map(|attempt| attempt.endpoint().is_some())
+        .collect();
+    assert_eq!(went, [true, false]);
 }
 
 // ---- when ----
@@ -1161,18 +1188,16 @@ impl<B> Service<Request<B>> for Probe {
 
 #[tokio::test(start_paused = true)]
 async fn the_instance_that_was_polled_ready_is_called_at_each_attempt() {
-    fn check<P: RetryPolicy>(layer: RetryLayer<P>) -> impl Future<Output = ()> {
-        async move {
-            let probe = Probe::new(true, usize::MAX);
-            let mut stack = layer.layer(probe.clone());
-            for n in 1..=200 {
-                let error = call(&mut stack, get()).await.unwrap_err();
-                assert_eq!(attempts(&error), 5);
-                assert_eq!(probe.calls.load(SeqCst), 5 * n);
-                assert_eq!(probe.asked.load(SeqCst), 5 * n, "asked once for each attempt");
-                assert_eq!(probe.reserved.load(SeqCst), 0);
-                stack = stack.clone();
-            }
+    async fn check<P: RetryPolicy>(layer: RetryLayer<P>) {
+        let probe = Probe::new(true, usize::MAX);
+        let mut stack = layer.layer(probe.clone());
+        for n in 1..=200 {
+            let error = call(&mut stack, get()).await.unwrap_err();
+            assert_eq!(attempts(&error), 5);
+            assert_eq!(probe.calls.load(SeqCst), 5 * n);
+            assert_eq!(probe.asked.load(SeqCst), 5 * n, "asked once for each attempt");
+            assert_eq!(probe.reserved.load(SeqCst), 0);
+            stack = stack.clone();
         }
     }
     check(BackoffRetryLayer::new(steady(5))).await;

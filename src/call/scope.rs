@@ -13,7 +13,7 @@
 //! none. `RecordTrailLayer`, at the top of each nest, begins one; so does a retry layer that stands alone. The deadline
 //! goes on into a new call: a call made while another is served must not outlive it.
 
-use std::{cell::Cell, mem};
+use std::{cell::RefCell, mem};
 
 use tokio::time::{Duration, Instant};
 use tower::BoxError;
@@ -25,7 +25,7 @@ use super::{
 };
 
 thread_local! {
-    static CURRENT: Cell<CallScope> = const { Cell::new(CallScope::NOWHERE) };
+    static CURRENT: RefCell<CallScope> = const { RefCell::new(CallScope::NOWHERE) };
 }
 
 /// What travels with a call. A layer keeps one for each call, and [enters](CallScope::enter) it around whatever it
@@ -68,34 +68,44 @@ impl CallScope {
 
     /// A new call, with a trail of its own. The deadline of a call around it holds for it too.
     pub fn begin() -> CallScope {
-        CallScope {
-            deadline: deadline(),
-            journal: Journal::Open(None),
-            owner: true,
-            within_a_call: true,
-            ..CallScope::NOWHERE
-        }
+        CallScope::after(deadline())
     }
 
     /// A part of the call that is being made, if there is one: deadline and trail are that call's, and a wish for
     /// the next pick goes on to the layers below.
     pub fn join() -> CallScope {
-        current(|around| CallScope {
-            deadline: around.deadline,
-            stay: around.stay.take(),
-            reuses_tried: around.reuses_tried,
-            counted_by: around.counted_by,
-            within_a_call: true,
-            ..CallScope::NOWHERE
-        })
+        current(CallScope::part)
     }
 
     /// A part of the call that is being made, or a new call where none keeps a trail.
     pub fn join_or_begin() -> CallScope {
-        if current(|scope| scope.keeps_trail()) {
-            CallScope::join()
-        } else {
-            CallScope::begin()
+        current(|around| {
+            if around.keeps_trail() {
+                around.part()
+            } else {
+                CallScope::after(around.deadline)
+            }
+        })
+    }
+
+    fn part(&mut self) -> CallScope {
+        CallScope {
+            deadline: self.deadline,
+            stay: self.stay.take(),
+            reuses_tried: self.reuses_tried,
+            counted_by: self.counted_by,
+            within_a_call: true,
+            ..CallScope::NOWHERE
+        }
+    }
+
+    fn after(deadline: Option<Instant>) -> CallScope {
+        CallScope {
+            deadline,
+            journal: Journal::Open(None),
+            owner: true,
+            within_a_call: true,
+            ..CallScope::NOWHERE
         }
     }
 
@@ -254,48 +264,46 @@ impl CallScope {
     }
 }
 
-/// While it lives, a scope is on the thread; a panic takes it off as well.
+/// While it lives, a scope is on the thread, and the one around it is in its place; a panic puts both back as well.
 struct Entered<'a> {
     scope: &'a mut CallScope,
-    around: CallScope,
 }
 
 impl<'a> Entered<'a> {
     #[inline]
     fn new(scope: &'a mut CallScope) -> Self {
-        let mut entering = mem::replace(scope, CallScope::NOWHERE);
-        let mut around = CURRENT.replace(CallScope::NOWHERE);
-        if !entering.owner {
-            entering.journal = mem::replace(&mut around.journal, Journal::Closed);
-        }
-        CURRENT.set(entering);
-        Entered { scope, around }
+        current(|on_thread| {
+            mem::swap(scope, on_thread);
+            if !on_thread.owner {
+                mem::swap(&mut scope.journal, &mut on_thread.journal);
+            }
+        });
+        Entered { scope }
     }
 }
 
 impl Drop for Entered<'_> {
     #[inline]
     fn drop(&mut self) {
-        let mut leaving = CURRENT.replace(CallScope::NOWHERE);
-        let mut around = mem::replace(&mut self.around, CallScope::NOWHERE);
-        if !leaving.owner {
-            around.journal = mem::replace(&mut leaving.journal, Journal::Closed);
-        }
-        *self.scope = leaving;
-        CURRENT.set(around);
+        current(|on_thread| {
+            if !on_thread.owner {
+                mem::swap(&mut self.scope.journal, &mut on_thread.journal);
+            }
+            mem::swap(self.scope, on_thread);
+        });
     }
 }
 
 /// Looks at, or writes into, the scope that is on the thread. `f` must not poll anything: within it no scope is.
+#[inline]
 pub fn current<R>(f: impl FnOnce(&mut CallScope) -> R) -> R {
-    struct PutBack(CallScope);
-    impl Drop for PutBack {
-        fn drop(&mut self) {
-            CURRENT.set(mem::replace(&mut self.0, CallScope::NOWHERE));
+    CURRENT.with(|current| match current.try_borrow_mut() {
+        Ok(mut scope) => f(&mut scope),
+        Err(_) => {
+            let mut nowhere = CallScope::NOWHERE;
+            f(&mut nowhere)
         }
-    }
-    let mut taken = PutBack(CURRENT.replace(CallScope::NOWHERE));
-    f(&mut taken.0)
+    })
 }
 
 /// The deadline of the call that is being made.
