@@ -3,6 +3,11 @@
     clippy::disallowed_types,
     reason = "tests write down what they have seen behind a std lock"
 )]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "what stands beside the test functions is test as well"
+)]
 
 use std::{
     collections::HashMap,
@@ -17,7 +22,7 @@ use std::{
 };
 
 use futures_util::{
-    FutureExt,
+    FutureExt, StreamExt,
     future::{BoxFuture, join_all},
     stream,
 };
@@ -62,8 +67,10 @@ fn request() -> Req {
 #[derive(Clone)]
 struct Client {
     seen: Arc<Mutex<Vec<String>>>,
-    server: Arc<dyn Fn(&str) -> BoxFuture<'static, Result<Rsp, BoxError>> + Send + Sync>,
+    server: Arc<Server>,
 }
+
+type Server = dyn Fn(&str) -> BoxFuture<'static, Result<Rsp, BoxError>> + Send + Sync;
 
 impl Client {
     fn new(
@@ -425,6 +432,21 @@ async fn when_all_were_tried_one_is_used_again() {
     let (went, _) = retried(&stack, 5).await;
     assert_eq!(went[..2], ["a", "b"]);
     assert_eq!(went.len(), 5);
+}
+
+#[tokio::test]
+async fn when_all_were_tried_and_all_have_a_veto_the_rule_still_chooses() {
+    let endpoints = set(["a", "b"]);
+    for endpoint in endpoints.snapshot().endpoints() {
+        endpoint.eligibility().forbid(Veto::Breaker);
+    }
+    let stack = LoadBalanceLayer::new(endpoints).layer(Client::failing(|_| true));
+    let (went, _) = retried(&stack, 12).await;
+    assert_ne!(went[0], went[1]);
+    assert!(
+        went[2..].contains(&"a".into()) && went[2..].contains(&"b".into()),
+        "{went:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -927,20 +949,13 @@ fn a_wait_that_cannot_be_meant_is_refused() {
 
 type Told = Result<Change<u32, Endpoint>, BoxError>;
 
-/// A stream that is fed by the test, and fails it when it is polled after its end.
+/// A stream that is fed by the test.
 fn channel() -> (
     mpsc::UnboundedSender<Told>,
     impl stream::Stream<Item = Told> + Send + 'static,
 ) {
     let (sender, mut receiver) = mpsc::unbounded_channel();
-    let mut ended = false;
-    let stream = stream::poll_fn(move |cx| {
-        assert!(!ended, "polled after its end");
-        let poll = receiver.poll_recv(cx);
-        ended = matches!(poll, Poll::Ready(None));
-        poll
-    });
-    (sender, stream)
+    (sender, stream::poll_fn(move |cx| receiver.poll_recv(cx)))
 }
 
 /// Lets the task that reads a stream run.
@@ -1019,9 +1034,16 @@ async fn when_the_first_word_is_that_there_is_none_the_rule_for_an_empty_set_hol
 }
 
 #[tokio::test]
-async fn a_stream_that_fails_or_ends_keeps_the_last_set() {
+async fn a_stream_that_fails_or_ends_keeps_the_last_set_and_is_not_polled_after_its_end() {
     for fails in [false, true] {
-        let (told, changes) = channel();
+        let (told, mut changes) = channel();
+        let ends = Arc::new(AtomicUsize::new(0));
+        let seen = ends.clone();
+        let changes = stream::poll_fn(move |cx| {
+            let poll = changes.poll_next_unpin(cx);
+            seen.fetch_add(usize::from(matches!(poll, Poll::Ready(None))), SeqCst);
+            poll
+        });
         let stack = LoadBalanceLayer::new(Endpoints::from_stream(changes)).layer(Client::answering());
         told.send(Ok(Change::Insert(1, endpoint("a")))).unwrap();
         assert!(stack.clone().oneshot(request()).await.is_ok());
@@ -1033,7 +1055,7 @@ async fn a_stream_that_fails_or_ends_keeps_the_last_set() {
         for _ in 0..10 {
             assert_eq!(stack.clone().oneshot(request()).await.unwrap().body(), "a");
         }
-        assert_eq!(alive_tasks(), 0);
+        assert_eq!((alive_tasks(), ends.load(SeqCst)), (0, 1));
     }
 }
 
@@ -1230,24 +1252,19 @@ fn no_runtime_is_needed_to_build_and_another_one_goes_on_where_the_first_has_end
 }
 
 #[tokio::test]
-async fn a_stream_that_panics_keeps_the_last_set_and_is_not_polled_again() {
-    let mut polls = 0;
-    let changes = stream::poll_fn(move |_| {
-        polls += 1;
-        match polls {
-            1 => Poll::Ready(Some(Ok::<_, BoxError>(Change::Insert(1, endpoint("a"))))),
-            2 => Poll::Pending,
-            3 => panic!("the stream is broken"),
-            _ => unreachable!("polled again"),
-        }
+async fn a_stream_that_panics_keeps_the_last_set() {
+    let (told, mut changes) = channel();
+    let changes = stream::poll_fn(move |cx| match changes.poll_next_unpin(cx) {
+        Poll::Ready(None) => panic!("the stream is broken"),
+        poll => poll,
     });
-    let endpoints = Endpoints::from_stream(changes);
-    let stack = LoadBalanceLayer::new(endpoints).layer(Client::answering());
-    for _ in 0..3 {
-        stack.clone().oneshot(request()).await.unwrap();
-        settle().await;
-    }
+    let stack = LoadBalanceLayer::new(Endpoints::from_stream(changes)).layer(Client::answering());
+    told.send(Ok(Change::Insert(1, endpoint("a")))).unwrap();
+    stack.clone().oneshot(request()).await.unwrap();
+    drop(told);
+    settle().await;
     assert_eq!(alive_tasks(), 0);
+    stack.oneshot(request()).await.unwrap();
 }
 
 // ---- any order of events
@@ -1282,7 +1299,9 @@ type Pending = LoadBalanceFuture<Scripted, Req, Arc<dyn Rule>, tower_outbound::c
 
 /// Gives the test the other end of each call.
 #[derive(Clone, Default)]
-struct Scripted(Arc<Mutex<Option<(String, oneshot::Sender<()>)>>>);
+struct Scripted(Arc<Mutex<Option<Sent>>>);
+
+type Sent = (String, oneshot::Sender<()>);
 
 impl Service<Req> for Scripted {
     type Response = Rsp;

@@ -47,8 +47,7 @@ impl BalanceHandle {
     /// The figures of the endpoint with this key. `None`: it is not in the set now.
     pub fn endpoint(&self, key: &str) -> Option<Figures> {
         let roster = self.pool.roster();
-        let entry = roster.entries().get(roster.find(key)?)?;
-        Some(entry.counters.read())
+        roster.find_key(key).map(|entry| entry.counters.read())
     }
 
     /// The sums over the endpoints that are in the set now.

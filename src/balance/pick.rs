@@ -13,7 +13,7 @@ pub(super) fn pick<'a, R: Rule + ?Sized>(rule: &R, roster: &'a Roster) -> Option
         return None;
     }
     let (wish, tried) = scope::current(|scope| (scope.take_wish(), Tried::read(scope)));
-    wish.and_then(|wish| entries.get(roster.find(wish.key())?))
+    wish.and_then(|wish| roster.find(&wish))
         .filter(|entry| entry.endpoint.eligibility().is_eligible())
         .or_else(|| entries.get(choose(rule, entries, tried)))
 }

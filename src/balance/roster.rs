@@ -27,7 +27,6 @@ pub(super) struct Pool {
 pub(super) struct Roster {
     source: Arc<Snapshot>,
     entries: Box<[Entry]>,
-    by_key: HashMap<Box<str>, usize>,
 }
 
 #[derive(Debug, Clone)]
@@ -38,7 +37,7 @@ pub(super) struct Entry {
 
 impl Pool {
     pub(super) fn new(endpoints: Endpoints) -> Self {
-        let roster = Roster::new(endpoints.snapshot(), None);
+        let roster = Roster::new(endpoints.snapshot(), &[]);
         Pool {
             endpoints,
             roster: ArcSwap::from_pointee(roster),
@@ -71,35 +70,24 @@ impl Pool {
             return old;
         }
         self.roster
-            .store(Arc::new(Roster::new(self.endpoints.snapshot(), Some(&old))));
+            .store(Arc::new(Roster::new(self.endpoints.snapshot(), &old.entries)));
         self.roster.load()
     }
 }
 
 impl Roster {
     /// An endpoint whose key was in the roster before keeps its counters; those of the others go with the old roster.
-    fn new(source: Arc<Snapshot>, old: Option<&Roster>) -> Self {
-        let entries: Box<[Entry]> = source
+    fn new(source: Arc<Snapshot>, old: &[Entry]) -> Self {
+        let mut survivors = Survivors::new(old);
+        let entries = source
             .endpoints()
             .iter()
             .map(|endpoint| Entry {
                 endpoint: endpoint.clone(),
-                counters: old
-                    .and_then(|old| old.find(endpoint.key()))
-                    .and_then(|index| Some(old?.entries.get(index)?.counters.clone()))
-                    .unwrap_or_default(),
+                counters: survivors.take(endpoint).unwrap_or_default(),
             })
             .collect();
-        let by_key = entries
-            .iter()
-            .enumerate()
-            .map(|(index, entry)| (entry.endpoint.key().into(), index))
-            .collect();
-        Roster {
-            source,
-            entries,
-            by_key,
-        }
+        Roster { source, entries }
     }
 
     pub(super) fn entries(&self) -> &[Entry] {
@@ -110,14 +98,63 @@ impl Roster {
         self.source.resolved()
     }
 
-    /// Where the endpoint with this key stands.
-    pub(super) fn find(&self, key: &str) -> Option<usize> {
-        self.by_key.get(key).copied()
+    /// The entry of this endpoint, or of the one that has its key now. Looks at all: it is for retries, not for each
+    /// call.
+    pub(super) fn find(&self, endpoint: &Endpoint) -> Option<&Entry> {
+        let same = self.entries.iter().find(|entry| entry.endpoint == *endpoint);
+        same.or_else(|| self.find_key(endpoint.key()))
+    }
+
+    pub(super) fn find_key(&self, key: &str) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.endpoint.key() == key)
+    }
+}
+
+/// The counters of the roster before, asked for in the order of the new one.
+struct Survivors<'a> {
+    old: &'a [Entry],
+    /// Where the next one is expected: most changes leave most of the order as it was.
+    next: usize,
+    /// Made when one is not where it is expected.
+    by_key: Option<HashMap<&'a str, &'a Entry>>,
+}
+
+impl<'a> Survivors<'a> {
+    fn new(old: &'a [Entry]) -> Self {
+        Survivors {
+            old,
+            next: 0,
+            by_key: None,
+        }
+    }
+
+    fn take(&mut self, endpoint: &Endpoint) -> Option<Arc<Counters>> {
+        // One further, if the expected one has been taken out.
+        for place in [self.next, self.next + 1] {
+            if let Some(entry) = self.old.get(place).filter(|entry| entry.endpoint == *endpoint) {
+                self.next = place + 1;
+                return Some(entry.counters.clone());
+            }
+        }
+        let old = self.old;
+        let by_key = self
+            .by_key
+            .get_or_insert_with(|| old.iter().map(|entry| (entry.endpoint.key(), entry)).collect());
+        // If it has a new description in its old place, the one after it is expected next.
+        let found = by_key.get(endpoint.key()).copied();
+        if old
+            .get(self.next)
+            .is_some_and(|entry| entry.endpoint.key() == endpoint.key())
+        {
+            self.next += 1;
+        }
+        found.map(|entry| entry.counters.clone())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use tokio::time::Instant;
 
     use super::*;
@@ -158,6 +195,32 @@ mod tests {
         );
         set.insert(endpoint("http://a"));
         assert_eq!(in_flight(), [0, 0, 0]);
+    }
+
+    proptest! {
+        #[test]
+        fn counters_follow_their_keys_through_any_change(
+            before in Just((0..8_u8).collect::<Vec<_>>()).prop_shuffle(),
+            left_out in 0..8_usize,
+            after in Just((0..10_u8).collect::<Vec<_>>()).prop_shuffle(),
+            kept in 0..10_usize,
+            new_description in any::<u16>(),
+        ) {
+            let make = |key: u8| endpoint(&format!("http://h{key}"));
+            let set: Endpoints = before[left_out..].iter().copied().map(make).collect();
+            let pool = Pool::new(set.clone());
+            let old: Vec<Entry> = pool.roster().entries().to_vec();
+            set.replace(after[..kept].iter().map(|&key| {
+                let heavier = 1 + u32::from(new_description >> key & 1);
+                Endpoint::builder(format!("http://h{key}")).weight(heavier).build().unwrap()
+            }));
+            for entry in pool.roster().entries() {
+                match old.iter().find(|old| old.endpoint.key() == entry.endpoint.key()) {
+                    Some(old) => prop_assert!(Arc::ptr_eq(&old.counters, &entry.counters)),
+                    None => prop_assert!(old.iter().all(|old| !Arc::ptr_eq(&old.counters, &entry.counters))),
+                }
+            }
+        }
     }
 
     #[test]

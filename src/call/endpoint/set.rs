@@ -487,6 +487,29 @@ mod tests {
         assert!(tokio_test::task::spawn(set.changed()).poll().is_pending());
     }
 
+    #[cfg(feature = "discover")]
+    #[tokio::test]
+    async fn a_source_that_panics_is_run_once() {
+        use std::{
+            sync::atomic::{AtomicU32, Ordering::SeqCst},
+            task::Poll,
+        };
+
+        let polls = Arc::new(AtomicU32::new(0));
+        let counted = polls.clone();
+        let set = Endpoints::new().driven_by(|_| {
+            std::future::poll_fn(move |_| -> Poll<()> {
+                counted.fetch_add(1, SeqCst);
+                panic!("a broken source");
+            })
+        });
+        for _ in 0..3 {
+            set.ensure_driven();
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(polls.load(SeqCst), 1);
+    }
+
     #[derive(Debug, Clone)]
     enum Op {
         Insert(u8, u32),
