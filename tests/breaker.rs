@@ -27,7 +27,10 @@ use tokio::{
     time::{Instant, advance, sleep, timeout},
 };
 use tokio_test::{assert_pending, assert_ready_err, assert_ready_ok, task};
-use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn, util::BoxCloneSyncService};
+use tower::{
+    Layer, Service, ServiceBuilder, ServiceExt, service_fn,
+    util::{BoxCloneSyncService, ServiceFn},
+};
 use tower_outbound::{
     breaker::{
         Breaker, BreakerBuilder, Cause, CircuitBreaker, CircuitBreakerFuture, CircuitBreakerLayer, Counts,
@@ -93,6 +96,7 @@ fn told(log: &Log) -> Vec<(CircuitState, CircuitState, Cause)> {
 }
 
 type Answer = Result<(), io::Error>;
+type Calls = Arc<Mutex<Vec<oneshot::Sender<Answer>>>>;
 type Received = Result<Answer, oneshot::error::RecvError>;
 
 /// A service whose calls the test ends one by one, and which counts what it is asked.
@@ -100,7 +104,7 @@ type Received = Result<Answer, oneshot::error::RecvError>;
 struct Scripted {
     not_ready: Arc<AtomicBool>,
     polls: Arc<AtomicUsize>,
-    calls: Arc<Mutex<Vec<oneshot::Sender<Answer>>>>,
+    calls: Calls,
     /// Of this instance alone.
     asked: bool,
 }
@@ -152,8 +156,10 @@ fn scripted(breaker: &Breaker) -> (CircuitBreaker<Scripted>, Scripted) {
     )
 }
 
+type Echoed = Ready<Result<Verdict, io::Error>>;
+
 /// Makes the answer itself from what the request says.
-fn echo() -> tower::util::ServiceFn<fn(Verdict) -> Ready<Result<Verdict, io::Error>>> {
+fn echo() -> ServiceFn<fn(Verdict) -> Echoed> {
     service_fn(|verdict| {
         ready(match verdict {
             Verdict::Failure => Err(io::Error::other("down")),
