@@ -850,8 +850,8 @@ async fn tasks_that_wait_below_a_trip_all_end_without_another_call_or_timer() {
     let before = Instant::now();
     trip(&breaker);
     for task in waiting {
-        let error = task.await.unwrap().unwrap_err();
-        assert_eq!(rejection(&error).state(), CircuitState::Open);
+        let end = timeout(secs(1), task).await.expect("woken");
+        assert_eq!(rejection(&end.unwrap().unwrap_err()).state(), CircuitState::Open);
     }
     assert_eq!((inner.polls(), before.elapsed()), (10, Duration::ZERO));
 }
@@ -957,9 +957,14 @@ fn a_panic_in_the_service_the_classifier_or_the_hook_leaves_a_breaker_that_works
     };
     for place in 1..=4 {
         let (in_hook, in_service, in_classifier) = (panics.clone(), panics.clone(), panics.clone());
+        let last_told = Arc::new(Mutex::new(None));
+        let writer = last_told.clone();
         let breaker = Breaker::builder("orders")
             .sleep_window(Duration::from_millis(1))
-            .on_transition(move |_| panic_at(4, &in_hook))
+            .on_transition(move |transition| {
+                panic_at(4, &in_hook);
+                *writer.lock().unwrap() = Some(transition.to());
+            })
             .build()
             .unwrap();
         trip(&breaker);
@@ -1003,6 +1008,7 @@ fn a_panic_in_the_service_the_classifier_or_the_hook_leaves_a_breaker_that_works
             (breaker.state(), window(&breaker)),
             (CircuitState::Closed, (9, 0))
         );
+        assert_eq!(*last_told.lock().unwrap(), Some(CircuitState::Closed), "{place}");
     }
 }
 
