@@ -27,7 +27,10 @@ use tokio::{
     time::{Instant, advance, sleep, timeout},
 };
 use tokio_test::{assert_pending, assert_ready_err, assert_ready_ok, task};
-use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn, util::BoxCloneSyncService};
+use tower::{
+    Layer, Service, ServiceBuilder, ServiceExt, service_fn,
+    util::{BoxCloneSyncService, ServiceFn},
+};
 use tower_outbound::{
     breaker::{
         Breaker, BreakerBuilder, Cause, CircuitBreaker, CircuitBreakerFuture, CircuitBreakerLayer, Counts,
@@ -93,6 +96,7 @@ fn told(log: &Log) -> Vec<(CircuitState, CircuitState, Cause)> {
 }
 
 type Answer = Result<(), io::Error>;
+type Calls = Arc<Mutex<Vec<oneshot::Sender<Answer>>>>;
 type Received = Result<Answer, oneshot::error::RecvError>;
 
 /// A service whose calls the test ends one by one, and which counts what it is asked.
@@ -100,7 +104,7 @@ type Received = Result<Answer, oneshot::error::RecvError>;
 struct Scripted {
     not_ready: Arc<AtomicBool>,
     polls: Arc<AtomicUsize>,
-    calls: Arc<Mutex<Vec<oneshot::Sender<Answer>>>>,
+    calls: Calls,
     /// Of this instance alone.
     asked: bool,
 }
@@ -152,8 +156,10 @@ fn scripted(breaker: &Breaker) -> (CircuitBreaker<Scripted>, Scripted) {
     )
 }
 
+type Echoed = Ready<Result<Verdict, io::Error>>;
+
 /// Makes the answer itself from what the request says.
-fn echo() -> tower::util::ServiceFn<fn(Verdict) -> Ready<Result<Verdict, io::Error>>> {
+fn echo() -> ServiceFn<fn(Verdict) -> Echoed> {
     service_fn(|verdict| {
         ready(match verdict {
             Verdict::Failure => Err(io::Error::other("down")),
@@ -844,8 +850,8 @@ async fn tasks_that_wait_below_a_trip_all_end_without_another_call_or_timer() {
     let before = Instant::now();
     trip(&breaker);
     for task in waiting {
-        let error = task.await.unwrap().unwrap_err();
-        assert_eq!(rejection(&error).state(), CircuitState::Open);
+        let end = timeout(secs(1), task).await.expect("woken");
+        assert_eq!(rejection(&end.unwrap().unwrap_err()).state(), CircuitState::Open);
     }
     assert_eq!((inner.polls(), before.elapsed()), (10, Duration::ZERO));
 }
@@ -951,9 +957,14 @@ fn a_panic_in_the_service_the_classifier_or_the_hook_leaves_a_breaker_that_works
     };
     for place in 1..=4 {
         let (in_hook, in_service, in_classifier) = (panics.clone(), panics.clone(), panics.clone());
+        let last_told = Arc::new(Mutex::new(None));
+        let writer = last_told.clone();
         let breaker = Breaker::builder("orders")
             .sleep_window(Duration::from_millis(1))
-            .on_transition(move |_| panic_at(4, &in_hook))
+            .on_transition(move |transition| {
+                panic_at(4, &in_hook);
+                *writer.lock().unwrap() = Some(transition.to());
+            })
             .build()
             .unwrap();
         trip(&breaker);
@@ -997,6 +1008,7 @@ fn a_panic_in_the_service_the_classifier_or_the_hook_leaves_a_breaker_that_works
             (breaker.state(), window(&breaker)),
             (CircuitState::Closed, (9, 0))
         );
+        assert_eq!(*last_told.lock().unwrap(), Some(CircuitState::Closed), "{place}");
     }
 }
 
