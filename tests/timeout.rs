@@ -1,12 +1,6 @@
 //! The three limits, over their public API. All times are exact: tokio's clock is paused.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "helpers of tests")]
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "a test fails by panicking"
-)]
-
 use std::{
     convert::Infallible,
     error::Error,
