@@ -9,14 +9,12 @@ use tower_service::Service;
 use super::{
     figures::InFlight,
     handle::BalanceHandle,
-    pick::pick,
+    pick::{Asked, pick},
     roster::Pool,
     rule::{RoundRobin, Rule},
     service::LoadBalance,
 };
-use crate::call::{
-    Addressed, BoxError, ByFault, ConfigError, Endpoints, HostHeader, NoTimeLeft, config, scope,
-};
+use crate::call::{Addressed, BoxError, ByFault, ConfigError, Endpoints, HostHeader, NoTimeLeft, config};
 
 pub(super) const NAME: &str = "LoadBalance";
 
@@ -190,12 +188,13 @@ impl<R, C> Balance<R, C> {
         R: Rule,
     {
         let now = Instant::now();
-        if scope::deadline().is_some_and(|deadline| deadline <= now) {
+        let asked = Asked::read();
+        if asked.deadline.is_some_and(|deadline| deadline <= now) {
             return Start::TooLate(Box::new(NoTimeLeft::new(NAME)));
         }
         let in_flight = {
             let roster = self.pool.roster();
-            let Some(entry) = pick(&*self.rule, &roster) else {
+            let Some(entry) = pick(&*self.rule, &roster, &asked) else {
                 return Start::Empty {
                     request,
                     resolved: roster.resolved(),

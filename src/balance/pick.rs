@@ -1,21 +1,42 @@
 //! The pick of one attempt: what the layers above want, what health says, and what the rule chooses.
 
+use tokio::time::Instant;
+
 use super::{
     roster::{Entry, Roster},
     rule::{Candidates, Rule},
 };
 use crate::call::{CallScope, Endpoint, scope};
 
+/// What the call says about its next attempt, read at one look.
+pub(super) struct Asked {
+    pub(super) deadline: Option<Instant>,
+    wish: Option<Endpoint>,
+    tried: Tried,
+}
+
+impl Asked {
+    #[inline]
+    pub(super) fn read() -> Self {
+        scope::current(|scope| Asked {
+            deadline: scope.deadline(),
+            wish: scope.take_wish(),
+            tried: Tried::read(scope),
+        })
+    }
+}
+
 /// The entry that the next attempt goes to. `None`: there is none.
-pub(super) fn pick<'a, R: Rule + ?Sized>(rule: &R, roster: &'a Roster) -> Option<&'a Entry> {
+#[inline]
+pub(super) fn pick<'a, R: Rule + ?Sized>(rule: &R, roster: &'a Roster, asked: &Asked) -> Option<&'a Entry> {
     let entries = roster.entries();
     if entries.is_empty() {
         return None;
     }
-    let (wish, tried) = scope::current(|scope| (scope.take_wish(), Tried::read(scope)));
-    wish.and_then(|wish| roster.find(&wish))
+    let wish = asked.wish.as_ref();
+    wish.and_then(|wish| roster.find(wish))
         .filter(|entry| entry.endpoint.eligibility().is_eligible())
-        .or_else(|| entries.get(choose(rule, entries, tried)))
+        .or_else(|| entries.get(choose(rule, entries, asked.tried)))
 }
 
 /// Which endpoints this call should not go to again, as long as there are others.
