@@ -25,9 +25,9 @@
 //! # async fn call() -> Result<(), tower_outbound::call::BoxError> {
 //! use bytes::Bytes;
 //! use http_body_util::Full;
-//! use tower_outbound::{Nest, call::{Endpoint, Endpoints}};
+//! use tower_outbound::{Nest, call::Endpoints};
 //!
-//! let endpoints = Endpoints::from_iter([Endpoint::new("http://127.0.0.1:8080")?]);
+//! let endpoints = Endpoints::from_list(["http://127.0.0.1:8080"])?;
 //! let nest = Nest::builder("orders", endpoints).build_http()?;
 //! let response = nest.send(http::Request::get("/orders/7").body(Full::<Bytes>::default())?).await?;
 //! # Ok(())
@@ -63,3 +63,8 @@ pub mod timeout;
 #[cfg_attr(docsrs, doc(cfg(feature = "nest")))]
 pub use nest::Nest;
 pub use nest::{CallsExt, ServiceBuilderExt};
+
+/// The programs in the README compile.
+#[cfg(all(doctest, feature = "full"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -34,13 +34,13 @@ use crate::call::ConfigError;
 /// use tower_outbound::{
 ///     CallsExt, ServiceBuilderExt,
 ///     breaker::Breaker,
-///     call::{Endpoint, Endpoints},
+///     call::Endpoints,
 ///     classify::StatusPolicy,
 ///     nest::client::Client,
 ///     retry::{Backoff, Idempotent},
 /// };
 ///
-/// let endpoints = Endpoints::from_iter([Endpoint::new("http://10.0.0.1:8080")?]);
+/// let endpoints = Endpoints::from_list(["http://10.0.0.1:8080"])?;
 /// let stack = ServiceBuilder::new()
 ///     .record_trail()
 ///     .circuit_breaker(Breaker::new("orders")?)

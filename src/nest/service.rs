@@ -55,9 +55,9 @@ pub type HttpNest<B, R = RoundRobin> = Nest<super::client::HttpClient<crate::tim
 /// ```
 /// use bytes::Bytes;
 /// use http_body_util::Full;
-/// use tower_outbound::{Nest, call::{Endpoint, Endpoints}, nest::HttpNest};
+/// use tower_outbound::{Nest, call::Endpoints, nest::HttpNest};
 ///
-/// let endpoints = Endpoints::from_iter([Endpoint::new("http://10.0.0.1:8080")?, Endpoint::new("http://10.0.0.2:8080")?]);
+/// let endpoints = Endpoints::from_list(["http://10.0.0.1:8080", "http://10.0.0.2:8080"])?;
 /// let nest: HttpNest<Full<Bytes>> = Nest::builder("orders", endpoints).build_http()?;
 /// assert_eq!(nest.handle().breaker().name(), "orders");
 /// # Ok::<(), tower_outbound::call::ConfigError>(())
