@@ -297,12 +297,14 @@ impl Drop for Entered<'_> {
 /// Looks at, or writes into, the scope that is on the thread. `f` must not poll anything: within it no scope is.
 #[inline]
 pub fn current<R>(f: impl FnOnce(&mut CallScope) -> R) -> R {
+    let mut nowhere = CallScope::NOWHERE;
+    // Calls may be dropped by a thread that is ending, when its scope is gone already.
+    if CURRENT.try_with(|_| ()).is_err() {
+        return f(&mut nowhere);
+    }
     CURRENT.with(|current| match current.try_borrow_mut() {
         Ok(mut scope) => f(&mut scope),
-        Err(_) => {
-            let mut nowhere = CallScope::NOWHERE;
-            f(&mut nowhere)
-        }
+        Err(_) => f(&mut nowhere),
     })
 }
 
@@ -316,7 +318,7 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     use super::*;
-    use crate::call::{FaultKind, Sent};
+    use crate::call::{FaultKind, NotRetried, Sent, Stop};
 
     fn fault() -> Fault {
         Fault::new(FaultKind::Reset, Sent::Maybe)
@@ -440,6 +442,26 @@ mod tests {
         let mut scope = CallScope::begin();
         scope.record_answer(Attempt::new(None, now, now, AttemptOutcome::Answered));
         assert!(scope.trail().is_none());
+    }
+
+    #[test]
+    fn a_call_can_be_dropped_by_a_thread_that_is_ending() {
+        struct AtTheEnd;
+        impl Drop for AtTheEnd {
+            fn drop(&mut self) {
+                current(|scope| scope.record(Stop::new("test", NotRetried::Rejected)));
+            }
+        }
+        thread_local! {
+            static KEPT: RefCell<Option<AtTheEnd>> = const { RefCell::new(None) };
+        }
+        let thread = std::thread::spawn(|| {
+            // Made first, so that it is dropped after the scope.
+            KEPT.with(|kept| *kept.borrow_mut() = Some(AtTheEnd));
+            let mut scope = CallScope::begin();
+            scope.enter(|| ());
+        });
+        assert!(thread.join().is_ok());
     }
 
     #[test]
