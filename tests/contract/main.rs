@@ -47,6 +47,7 @@ contract! {
     breaker_over_execution_timeout: BreakerOverExecution [CircuitBreakerLayer ExecutionTimeoutLayer];
     execution_timeout_over_backoff: ExecutionOverBackoff [ExecutionTimeoutLayer BackoffRetryLayer];
     backoff_over_classifier: BackoffOverClassifier [BackoffRetryLayer StatusErrorClassifierLayer];
+    backoff_that_reads_answers: BackoffThatReadsAnswers [];
     backoff_over_idempotent: BackoffOverIdempotent [BackoffRetryLayer IdempotentRetryLayer];
     idempotent_over_balance: IdempotentOverBalance [IdempotentRetryLayer LoadBalanceLayer];
     balance_over_read_timeout: BalanceOverRead [LoadBalanceLayer ReadTimeoutLayer];

@@ -10,7 +10,7 @@ use tower_outbound::{
     Nest, ServiceBuilderExt,
     balance::{BalanceHandle, LoadBalanceLayer, WhenEmpty},
     breaker::{Breaker, CircuitBreakerLayer, Force},
-    call::{CircuitState, Endpoint, Endpoints, RetryBudget, UploadBody, Verdict, scope},
+    call::{CircuitState, Endpoint, Endpoints, RetryBudget, StatusSet, UploadBody, Verdict, scope},
     classify::{StatusErrorClassifierLayer, StatusPolicy},
     observe::RecordTrailLayer,
     retry::{Backoff, BackoffRetryLayer, Idempotent, IdempotentRetryLayer, Jitter},
@@ -89,6 +89,11 @@ subjects! {
         let budget = budget();
         let layers = ServiceBuilder::new().layer(backoff().budget(budget.clone())).layer(statuses());
         Setup::new(layers.service(inner)).spends(budget)
+    };
+    BackoffThatReadsAnswers: Get => Get, PAUSED, |inner| {
+        let budget = budget();
+        let layer = backoff().budget(budget.clone()).retry_statuses(StatusSet::TRANSIENT);
+        Setup::new(layer.layer(inner)).spends(budget)
     };
     BackoffOverIdempotent: Get => Get, Can::attempts(12), |inner| {
         let budget = budget();
