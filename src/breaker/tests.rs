@@ -19,7 +19,7 @@ use super::{
     engine::{Change, Engine, Gate, Settings, Step},
     judge::Judge,
     window::BUCKETS,
-    word::{DISABLED, FORCED_CLOSED, FORCED_OPEN, Word},
+    word::{DISABLED, FORCED_CLOSED, FORCED_OPEN, State, Word},
 };
 use crate::call::{CircuitState, Verdict};
 
@@ -537,4 +537,68 @@ fn a_thread_that_was_held_up_on_its_way_to_the_probe_is_told_no_wait_longer_than
             retry_in: Some(Duration::from_nanos(SLEEP))
         })
     );
+}
+
+/// RAC-01: state, time of opening and generation are one value. Each word that the circuit has had is left once, and
+/// by the word that follows it; a change that was made of what another had changed already would leave one twice.
+#[test]
+fn threads_that_trip_close_give_up_and_reset_at_once_leave_each_word_once() {
+    // A generation has 16 bits, so each round is short of that.
+    (0..10).for_each(|_| race());
+}
+
+fn race() {
+    const THREADS: u64 = 4;
+    const CALLS: u64 = 20_000;
+    // Nobody orders the steps but the engine itself.
+    let engine = Driven(Engine::new(settings(1, 50, 1)));
+    let clock = AtomicU64::new(SECOND);
+    let tick = || clock.fetch_add(SLEEP / 4, Ordering::Relaxed);
+    let barrier = Barrier::new(THREADS as usize);
+    let changes: Vec<Change> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let (engine, tick, barrier) = (&engine, &tick, &barrier);
+                scope.spawn(move || {
+                    let mut changes = Vec::new();
+                    barrier.wait();
+                    for call in 0..CALLS {
+                        if let Ok((word, taken)) = engine.admit(tick()) {
+                            changes.extend(taken);
+                            match (call + thread) % 4 {
+                                0 => changes.extend(engine.settle(word, 0, Verdict::Success, tick())),
+                                1 => changes.extend(engine.settle(word, 0, Verdict::Failure, tick())),
+                                _ => engine.0.cancel(word, 0),
+                            }
+                        }
+                        if call % 8 == thread {
+                            changes.extend(engine.0.reset(tick()));
+                        }
+                    }
+                    changes
+                })
+            })
+            .collect();
+        threads
+            .into_iter()
+            .flat_map(|thread| thread.join().unwrap())
+            .collect()
+    });
+    // A probe that was handed back is told by nobody; it takes the place of the one that was out.
+    let out = |word: Word| match word.state() {
+        State::Vacant => Word::new(State::Probing, word.generation(), word.time(), word.mode()).0,
+        _ => word.0,
+    };
+    let mut left: Vec<u64> = changes.iter().map(|change| out(change.from)).collect();
+    let mut reached: Vec<u64> = changes.iter().map(|change| out(change.to)).collect();
+    left.sort_unstable();
+    reached.sort_unstable();
+    assert!(changes.len() > 1_000, "{}", changes.len());
+    assert!(
+        left.windows(2).all(|pair| pair[0] != pair[1]),
+        "a word was left twice"
+    );
+    reached.retain(|word| left.binary_search(word).is_err());
+    assert_eq!(reached.len(), 1, "one word is the last");
+    assert_eq!(reached, [out(engine.0.word())]);
 }
