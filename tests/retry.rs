@@ -1425,3 +1425,23 @@ fn services_and_futures_are_send_and_sync_when_the_inner_ones_are() {
     shared(&service);
     future(&service.call(get().map(|_| Arc::new(()))));
 }
+
+#[tokio::test(start_paused = true)]
+async fn where_the_clock_has_jumped_over_the_deadline_in_a_pause_the_error_that_is_known_is_returned() {
+    let (service, calls) =
+        scripted(|_, _: Request<String>| Err::<(), _>(error(FaultKind::Reset, Sent::Maybe)));
+    let stack = BackoffRetryLayer::new(steady(5)).layer(service);
+    let mut call = task::spawn(before(Duration::from_millis(150), stack.oneshot(get())));
+    assert_pending!(call.poll());
+    advance(Duration::from_millis(200)).await;
+    let error = assert_ready!(call.poll()).unwrap_err();
+    assert_eq!(
+        (calls.load(SeqCst), Fault::of(&*error).kind()),
+        (1, FaultKind::Reset)
+    );
+    let reason = NotRetried::DeadlineTooClose {
+        pause: Duration::from_millis(200),
+        left: Duration::from_millis(150),
+    };
+    assert_eq!(stops(&error), [reason]);
+}

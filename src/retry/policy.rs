@@ -50,7 +50,8 @@ use crate::call::{ErrorRef, Fault, FaultKind, NotRetried, RetryTo, Semantics, Se
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no retry policy",
-    note = "`Backoff` and `Idempotent` are; a `tower::retry::Policy` is not"
+    label = "not a `RetryPolicy`",
+    note = "`Backoff` and `Idempotent` are; give a `tower::retry::Policy` to `RetryLayer::tower`, of the feature `tower-policy`"
 )]
 pub trait RetryPolicy: Clone {
     /// The name of the layer, for trails and errors.

@@ -8,7 +8,7 @@ use std::{
 use tower::BoxError;
 use tower_service::Service;
 
-use super::{RetryFuture, RetryPolicy, future::Loop};
+use super::{RetryFuture, RetryPolicy, drive::Drive, future::Loop};
 use crate::call::{AnyAnswer, OutboundRequest, ReadAnswer, RetryBudget};
 
 /// Sends a request again when a policy says so.
@@ -26,6 +26,39 @@ pub struct RetryService<S, P, A = AnyAnswer> {
 
 impl<S, P, A> RetryService<S, P, A> {
     crate::macros::inner_service!(S);
+}
+
+impl<S, P, A> RetryService<S, P, A> {
+    /// Starts the first attempt of a call.
+    #[inline]
+    pub(super) fn begin<Req>(&mut self, request: Req) -> RetryFuture<S, P, A, Req>
+    where
+        S: Service<Req> + Clone,
+        P: Drive<Req, S::Response, S::Error> + Clone,
+        A: ReadAnswer<S::Response> + Clone,
+    {
+        let semantics = P::semantics(&request);
+        let kept = self.policy.keep(&request, semantics);
+        let mut retries = Loop::new(
+            self.policy.clone(),
+            self.reader.clone(),
+            self.budget.clone(),
+            semantics,
+            <P as Drive<Req, S::Response, S::Error>>::prefers_untried(&self.policy),
+        );
+        let attempt = match kept {
+            Some(kept) => {
+                // The very instance that was polled ready is the one called.
+                let clone = self.inner.clone();
+                let mut ready = mem::replace(&mut self.inner, clone);
+                let attempt = retries.start(|| ready.call(request));
+                retries.keep(kept, ready);
+                attempt
+            }
+            None => retries.start(|| self.inner.call(request)),
+        };
+        RetryFuture::new(attempt, retries)
+    }
 }
 
 impl<S, P, A, Req> Service<Req> for RetryService<S, P, A>
@@ -50,29 +83,6 @@ where
         if self.policy.never_retries() {
             return RetryFuture::straight(self.inner.call(request));
         }
-        let semantics = request.semantics();
-        let kept = if self.policy.may_retry(semantics) {
-            request.keep()
-        } else {
-            None
-        };
-        let mut retries = Loop::new(
-            self.policy.clone(),
-            self.reader.clone(),
-            self.budget.clone(),
-            semantics,
-        );
-        let attempt = match kept {
-            Some(kept) => {
-                // The very instance that was polled ready is the one called.
-                let clone = self.inner.clone();
-                let mut ready = mem::replace(&mut self.inner, clone);
-                let attempt = retries.start(|| ready.call(request));
-                retries.keep(kept, ready);
-                attempt
-            }
-            None => retries.start(|| self.inner.call(request)),
-        };
-        RetryFuture::new(attempt, retries)
+        self.begin(request)
     }
 }
