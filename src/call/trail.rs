@@ -42,6 +42,7 @@ pub enum Event {
 /// One sending of a request.
 #[derive(Debug, Clone)]
 pub struct Attempt {
+    ordinal: usize,
     endpoint: Option<Endpoint>,
     started: Instant,
     ended: Instant,
@@ -180,24 +181,34 @@ impl Trail {
         self.attempts().next().map(Attempt::started)
     }
 
-    pub(super) fn push(&mut self, event: Event) {
-        self.attempts += usize::from(matches!(event, Event::Attempt(_)));
+    /// Adds an event. An attempt gets its number, and that comes back.
+    pub(super) fn push(&mut self, mut event: Event) -> Option<usize> {
+        let mut number = None;
+        if let Event::Attempt(attempt) = &mut event {
+            self.attempts += 1;
+            attempt.ordinal = self.attempts;
+            number = Some(self.attempts);
+        }
         if self.events.len() >= 2 * KEPT {
             // The beginning tells how it started and the end how it ended.
             self.events.remove(KEPT);
             self.omitted += 1;
         }
         self.events.push(event);
+        number
     }
 
-    /// A layer further up counts the answer of the last attempt as a failure.
-    pub(super) fn blame_last(&mut self, fault: Fault) {
-        let last = self.events.iter_mut().rev().find_map(|event| match event {
-            Event::Attempt(attempt) => Some(attempt),
-            _ => None,
-        });
-        if let Some(attempt) = last.filter(|attempt| attempt.outcome == AttemptOutcome::Answered) {
-            attempt.outcome = AttemptOutcome::Failed(fault);
+    /// A layer further up counts the answer of this attempt as a failure.
+    pub(super) fn blame(&mut self, ordinal: usize, fault: Fault) {
+        for event in self.events.iter_mut().rev() {
+            if let Event::Attempt(attempt) = event {
+                if attempt.ordinal == ordinal {
+                    if attempt.outcome == AttemptOutcome::Answered {
+                        attempt.outcome = AttemptOutcome::Failed(fault);
+                    }
+                    return;
+                }
+            }
         }
     }
 }
@@ -211,11 +222,17 @@ impl Attempt {
         outcome: AttemptOutcome,
     ) -> Self {
         Attempt {
+            ordinal: 0,
             endpoint,
             started,
             ended,
             outcome,
         }
+    }
+
+    /// Which attempt of its call it is, from 1 on. 0: it is in no trail yet.
+    pub fn ordinal(&self) -> usize {
+        self.ordinal
     }
 
     /// Where it went. `None`: no layer that picks endpoints was in the stack.

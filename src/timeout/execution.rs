@@ -12,7 +12,7 @@ use tower::BoxError;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::call::{CallScope, ConfigError, ExecutionTimedOut, NoTimeLeft, config};
+use crate::call::{CallScope, ConfigError, ExecutionTimedOut, NoTimeLeft, config, timer::poll_timer};
 
 const NAME: &str = "ExecutionTimeout";
 
@@ -180,7 +180,7 @@ where
                 this.sleep.set(Some(sleep_until(*this.due)));
             }
             if let Some(sleep) = this.sleep.as_mut().as_pin_mut() {
-                ready!(sleep.poll(cx));
+                ready!(poll_timer(sleep, cx));
             }
             // The work ends here, and within the scope: layers below write down what they give up.
             this.scope.enter(|| this.state.set(State::Done));

@@ -4,7 +4,10 @@
 use std::{error::Error, fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode};
+use http::{
+    HeaderMap, StatusCode,
+    header::{CONTENT_LENGTH, TRANSFER_ENCODING},
+};
 use tower::BoxError;
 
 use super::{Fault, FaultKind, ReadPhase, Sent};
@@ -266,6 +269,37 @@ impl fmt::Display for NoEndpoint {
 
 impl Error for NoEndpoint {}
 
+/// The body of the request failed while it was sent: the place that it came from, not the server that it went to.
+///
+/// Whatever the source says, a part of the request may have reached the server.
+#[derive(Debug)]
+pub struct RequestBodyFailed {
+    source: BoxError,
+}
+
+impl RequestBodyFailed {
+    #[allow(dead_code, reason = "made by a layer that is a feature")]
+    pub(crate) fn new(source: BoxError) -> Self {
+        RequestBodyFailed { source }
+    }
+}
+
+impl fmt::Display for RequestBodyFailed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the body of the request failed while it was sent: {}",
+            self.source
+        )
+    }
+}
+
+impl Error for RequestBodyFailed {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&*self.source)
+    }
+}
+
 /// The service below failed to become ready, so the attempt was not sent.
 #[derive(Debug)]
 pub struct NotReady {
@@ -362,8 +396,13 @@ impl StatusError {
         self.retry_after
     }
 
-    /// The answer, put together again.
-    pub fn into_response(self) -> http::Response<Bytes> {
+    /// The answer, put together again. If its body is not [complete](StatusError::complete), the headers that tell
+    /// its length are left out.
+    pub fn into_response(mut self) -> http::Response<Bytes> {
+        if !self.complete {
+            self.headers.remove(CONTENT_LENGTH);
+            self.headers.remove(TRANSFER_ENCODING);
+        }
         let mut response = http::Response::new(self.body);
         *response.status_mut() = self.status;
         *response.headers_mut() = self.headers;
@@ -450,6 +489,8 @@ pub(super) fn own(error: &(dyn Error + 'static)) -> Option<Fault> {
         );
     } else if let Some(error) = error.downcast_ref::<ReadTimedOut>() {
         (FaultKind::ReadTimeout(error.phase), Sent::Maybe)
+    } else if error.is::<RequestBodyFailed>() {
+        (FaultKind::Write, Sent::Maybe)
     } else if error.is::<ConnectTimedOut>() {
         (FaultKind::ConnectTimeout, Sent::No)
     } else if error.is::<ExecutionTimedOut>() {

@@ -9,7 +9,7 @@ use http::StatusCode;
 
 pub use self::errors::{
     CircuitOpen, CircuitState, ConnectTimedOut, ExecutionTimedOut, FaultError, NoEndpoint, NoTimeLeft,
-    NotReady, ReadTimedOut, StatusError,
+    NotReady, ReadTimedOut, RequestBodyFailed, StatusError,
 };
 pub use self::read::chain;
 
