@@ -20,6 +20,7 @@ pub(crate) mod config;
 pub mod connecting;
 mod endpoint;
 mod fault;
+mod millis;
 mod request;
 pub mod retry_after;
 pub mod scope;

@@ -248,6 +248,8 @@ impl CallScope {
         self.may_have_been_sent |= fault.sent() == Sent::Maybe;
         match (self.written, &mut self.journal) {
             (Some(attempt), Journal::Open(Some(trail))) => trail.blame(attempt, fault),
+            // Turned away on this side: that was no attempt.
+            _ if fault.is_rejection() => {}
             _ => {
                 let outcome = AttemptOutcome::Failed(fault);
                 self.record(Attempt::new(
@@ -277,7 +279,7 @@ impl CallScope {
             current(|around| self.tell(around));
         }
         result.map_err(|error| match self.take_trail() {
-            Some(trail) if !trail.is_empty() => Box::new(CallFailed::new(trail, error)),
+            Some(trail) if !trail.events().is_empty() => Box::new(CallFailed::new(trail, error)),
             _ => error,
         })
     }

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+#[cfg(feature = "client")]
+use http::uri::Scheme;
+
 use super::{
     plan::{Finding, Plan},
     service::{Nest, NestHandle},
@@ -209,7 +212,21 @@ impl<R: Rule> NestBuilder<R> {
         )
     }
 
-    /// Builds the nest over this client.
+    /// Builds the nest over this client: any `Service<http::Request<UploadBody<B>>>` that answers with
+    /// `http::Response`. The body is wrapped, so that an upload ends with its call.
+    ///
+    /// reqwest has types of its own for both, so it takes five lines:
+    ///
+    /// ```text
+    /// let client = reqwest::Client::builder().retry(reqwest::retry::never()).build()?;
+    /// let client = tower::service_fn(move |request: http::Request<UploadBody<Full<Bytes>>>| {
+    ///     let client = client.clone();
+    ///     async move {
+    ///         let request = request.map(reqwest::Body::wrap).try_into()?;
+    ///         Ok::<_, BoxError>(http::Response::<reqwest::Body>::from(client.execute(request).await?))
+    ///     }
+    /// });
+    /// ```
     ///
     /// # Errors
     ///
@@ -280,9 +297,12 @@ impl<R: Rule> NestBuilder<R> {
 
     /// Builds the nest over a [`Client`](super::client::Client) for plain `http`, with this nest's connect limit.
     ///
+    /// It speaks plain `http` alone; for TLS give a client over a TLS connector to [`build`](NestBuilder::build):
+    /// `Client::builder().build(connector)`.
+    ///
     /// # Errors
     ///
-    /// As [`build`](NestBuilder::build).
+    /// As [`build`](NestBuilder::build), and if an endpoint that is in the set by now has another scheme than `http`.
     #[cfg(feature = "client")]
     #[cfg_attr(docsrs, doc(cfg(feature = "client")))]
     pub fn build_http<B>(self) -> Result<super::HttpNest<B, R>, ConfigError>
@@ -291,6 +311,19 @@ impl<R: Rule> NestBuilder<R> {
         B::Error: Into<tower::BoxError>,
     {
         let limit = config::limit("Nest", "connect_limit", self.connect_limit)?;
+        let set = self.endpoints.snapshot();
+        if let Some(other) = set
+            .endpoints()
+            .iter()
+            .find(|endpoint| *endpoint.scheme() != Scheme::HTTP)
+        {
+            return Err(ConfigError::new(
+                "Nest",
+                "endpoints",
+                other.key(),
+                "build_http() speaks plain http; give build() a client over a TLS connector",
+            ));
+        }
         let client = super::client::Client::builder()
             .connect_limit(limit)
             .build_http()?;

@@ -54,6 +54,8 @@ impl<S> Layer<S> for ExecutionTimeoutLayer {
 /// Where a call has a deadline already, the nearer one holds below. If that has passed, the service inside is
 /// not called, and the error is [`NoTimeLeft`].
 ///
+/// The limit begins with the call: a wait in `poll_ready`, when there is no request yet, is not in it.
+///
 /// The call is over with the response. What an HTTP body takes after that is for
 /// [`ReadTimeout`](super::ReadTimeout), gap by gap; for a limit on the whole of it, put `tokio::time::timeout` around
 /// the reading.

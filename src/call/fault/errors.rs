@@ -10,8 +10,8 @@ use http::{
 };
 use tower::BoxError;
 
-use super::{Fault, FaultKind, ReadPhase, Sent};
-use crate::call::Verdict;
+use super::{Fault, FaultKind, ReadPhase, Sent, chain};
+use crate::call::{Verdict, millis::Millis};
 
 /// No connection within the limit on the connect phase: resolving, all addresses and TLS taken together.
 ///
@@ -200,6 +200,11 @@ impl CircuitOpen {
         }
     }
 
+    /// Finds the rejection in an error, however deeply it is wrapped.
+    pub fn of<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a CircuitOpen> {
+        chain(error).find_map(|error| error.downcast_ref())
+    }
+
     /// The name of the breaker.
     pub fn name(&self) -> &str {
         &self.name
@@ -224,7 +229,7 @@ impl fmt::Display for CircuitOpen {
             self.name, self.state
         )?;
         match self.retry_in {
-            Some(left) => write!(f, "; a probe may go out in {left:?}"),
+            Some(left) => write!(f, "; a probe may go out in {}", Millis(left)),
             None => Ok(()),
         }
     }
@@ -263,7 +268,7 @@ impl fmt::Display for NoEndpoint {
         } else {
             "discovery has given no endpoints yet; does its stream run, and is the wait long enough?"
         };
-        write!(f, "LoadBalance: no endpoint after {:?}: {why}", self.waited)
+        write!(f, "LoadBalance: no endpoint after {}: {why}", Millis(self.waited))
     }
 }
 
@@ -364,6 +369,11 @@ impl StatusError {
             verdict,
             retry_after,
         }
+    }
+
+    /// Finds the answer in an error, however deeply it is wrapped.
+    pub fn of<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a StatusError> {
+        chain(error).find_map(|error| error.downcast_ref())
     }
 
     /// The status of the answer.
