@@ -1,7 +1,7 @@
 //! Hystrix around feign around ribbon, against real servers that refuse, stall, reset and answer 503.
 //!
 //! ```text
-//! cargo run --release --example nesting --features full
+//! cargo run --example nesting --all-features
 //! ```
 //!
 //! With no arguments it starts its own servers on loopback and tells a story in four parts. Each server counts the

@@ -38,20 +38,7 @@ impl<S> StatusErrorClassifier<S> {
         &self.settings.policy
     }
 
-    /// The service within.
-    pub fn get_ref(&self) -> &S {
-        &self.inner
-    }
-
-    /// The service within.
-    pub fn get_mut(&mut self) -> &mut S {
-        &mut self.inner
-    }
-
-    /// The service within, alone again.
-    pub fn into_inner(self) -> S {
-        self.inner
-    }
+    crate::macros::inner_service!(S);
 }
 
 impl<S, Req, B> Service<Req> for StatusErrorClassifier<S>

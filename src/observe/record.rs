@@ -74,20 +74,7 @@ pub struct RecordTrail<S> {
 }
 
 impl<S> RecordTrail<S> {
-    /// The service below.
-    pub fn get_ref(&self) -> &S {
-        &self.inner
-    }
-
-    /// The service below, to be changed.
-    pub fn get_mut(&mut self) -> &mut S {
-        &mut self.inner
-    }
-
-    /// The service below, without this layer.
-    pub fn into_inner(self) -> S {
-        self.inner
-    }
+    crate::macros::inner_service!(S);
 }
 
 impl<S, Req, B> Service<Req> for RecordTrail<S>

@@ -27,20 +27,7 @@ pub struct RetryService<S, P, A = AnyAnswer> {
 }
 
 impl<S, P, A> RetryService<S, P, A> {
-    /// The service below.
-    pub fn get_ref(&self) -> &S {
-        &self.inner
-    }
-
-    /// The service below.
-    pub fn get_mut(&mut self) -> &mut S {
-        &mut self.inner
-    }
-
-    /// The service below, without the loop.
-    pub fn into_inner(self) -> S {
-        self.inner
-    }
+    crate::macros::inner_service!(S);
 }
 
 impl<S, P, A, Req> Service<Req> for RetryService<S, P, A>

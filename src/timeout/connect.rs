@@ -86,20 +86,7 @@ impl<C> ConnectTimeout<C> {
         self.limit
     }
 
-    /// The connector inside.
-    pub fn get_ref(&self) -> &C {
-        &self.inner
-    }
-
-    /// The connector inside.
-    pub fn get_mut(&mut self) -> &mut C {
-        &mut self.inner
-    }
-
-    /// The connector inside.
-    pub fn into_inner(self) -> C {
-        self.inner
-    }
+    crate::macros::inner_service!(C);
 }
 
 impl<C> Service<Uri> for ConnectTimeout<C>

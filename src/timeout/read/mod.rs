@@ -132,20 +132,7 @@ impl<S> ReadTimeout<S> {
         self.limit
     }
 
-    /// The client inside.
-    pub fn get_ref(&self) -> &S {
-        &self.inner
-    }
-
-    /// The client inside.
-    pub fn get_mut(&mut self) -> &mut S {
-        &mut self.inner
-    }
-
-    /// The client inside.
-    pub fn into_inner(self) -> S {
-        self.inner
-    }
+    crate::macros::inner_service!(S);
 }
 
 impl<S, B, R> Service<Request<B>> for ReadTimeout<S>
