@@ -13,7 +13,7 @@ use tokio::time::{Duration, Instant, Sleep, sleep_until};
 use tower::BoxError;
 
 use super::{HttpAnswer, layer::Settings};
-use crate::call::{Prefix, StatusError, Verdict, scope};
+use crate::call::{Prefix, StatusError, Verdict, scope, timer::poll_timer};
 
 pin_project! {
     /// The future of a [`StatusErrorClassifier`](super::StatusErrorClassifier).
@@ -151,7 +151,7 @@ fn wait(mut timer: Pin<&mut Option<Sleep>>, limit: Duration, cx: &mut Context<'_
         timer.set(Some(sleep_until(end)));
     }
     match timer.as_pin_mut() {
-        Some(timer) => timer.poll(cx),
+        Some(timer) => poll_timer(timer, cx),
         None => Poll::Ready(()),
     }
 }

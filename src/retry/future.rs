@@ -27,7 +27,7 @@ use super::{
 };
 use crate::call::{
     Attempt, AttemptOutcome, BudgetSlot, CallScope, Event, Fault, FaultKind, NoTimeLeft, NotReady,
-    NotRetried, ReadAnswer, Retry, RetryBudget, RetryTo, Semantics, Sent, Stop, scope,
+    NotRetried, ReadAnswer, Retry, RetryBudget, RetryTo, Semantics, Sent, Stop, scope, timer::poll_timer,
 };
 
 /// How long an answer that is thrown away may take to drain. It has come already, or it is about to; waiting longer
@@ -130,8 +130,7 @@ pub(super) struct Loop<S, P, A, Kept> {
     attempts: u64,
     here: u64,
     moves: u64,
-    /// How many attempts were in the trail when this one started, and when that was.
-    before: usize,
+    /// When the attempt started.
     started: Instant,
 }
 
@@ -165,7 +164,6 @@ impl<S, P, A, Kept> Loop<S, P, A, Kept> {
             attempts: 0,
             here: 0,
             moves: 0,
-            before: 0,
             started,
         }
     }
@@ -180,11 +178,8 @@ impl<S, P, A, Kept> Loop<S, P, A, Kept> {
     pub(super) fn start<F>(&mut self, call: impl FnOnce() -> F) -> F {
         self.attempts += 1;
         self.here += 1;
-        let (before, attempt) = self
-            .scope
-            .enter(|| (scope::current(|scope| scope.attempts()), call()));
-        self.before = before;
-        attempt
+        self.scope.attempt_starts();
+        self.scope.enter(call)
     }
 
     /// Polls an attempt. At its end: what became of it, and what was wrong with that.
@@ -205,7 +200,6 @@ impl<S, P, A, Kept> Loop<S, P, A, Kept> {
             policy,
             spare,
             reader,
-            before,
             started,
             ..
         } = self;
@@ -220,8 +214,8 @@ impl<S, P, A, Kept> Loop<S, P, A, Kept> {
                 Err(error) => Some(Fault::of(&**error)),
             };
             scope::current(|scope| match fault {
-                Some(fault) => scope.record_failure(*before, *started, fault),
-                None if scope.trail().is_some() && scope.attempts() == *before => {
+                Some(fault) => scope.record_failure(*started, fault),
+                None if scope.trail().is_some() && !scope.is_written() => {
                     scope.record_answer(Attempt::new(
                         scope.picked().cloned(),
                         *started,
@@ -252,6 +246,7 @@ impl<S, P, A, Kept> Loop<S, P, A, Kept> {
         let failed = FailedAttempt {
             semantics: self.semantics,
             fault,
+            may_have_been_sent: self.scope.may_have_been_sent(),
             error: error.map(|error| &**error),
             attempts: self.attempts,
             here: self.here,
@@ -337,7 +332,8 @@ impl<S, P, A, Kept> Loop<S, P, A, Kept> {
         let error = error.into();
         let fault = Fault::of(&*error);
         self.scope.take_picked();
-        self.within(|scope| scope.record_failure(scope.attempts(), Instant::now(), fault));
+        self.scope.attempt_starts();
+        self.within(|scope| scope.record_failure(Instant::now(), fault));
         self.finish(Err(error))
     }
 
@@ -393,17 +389,19 @@ impl<S, P, A, Kept> Loop<S, P, A, Kept> {
 impl<S, P, A, Kept> Loop<S, P, A, Kept> {
     /// The attempt is given up from outside.
     fn abandon(&mut self, give_up: impl FnOnce()) {
-        let (before, started) = (self.before, self.started);
+        let started = self.started;
         self.scope.enter(|| {
             give_up();
             scope::current(|scope| {
-                if scope.attempts() == before {
+                if !scope.is_written() {
                     let picked = scope.picked().cloned();
                     let outcome = AttemptOutcome::Abandoned;
                     scope.record(Attempt::new(picked, started, Instant::now(), outcome));
                 }
             });
         });
+        // A loop around this one need not write it down again.
+        let _ = self.scope.finish(Ok(()));
     }
 }
 
@@ -496,7 +494,7 @@ where
                             limit.set(Some(sleep_until(retries.drain_until())));
                         }
                         if let Some(limit) = limit.as_pin_mut() {
-                            ready!(limit.poll(cx));
+                            ready!(poll_timer(limit, cx));
                         }
                     }
                     (next.take(), wait.take())
@@ -549,7 +547,6 @@ where
 
 /// A future must not be polled again after its end; there is nothing that could become ready.
 fn polled_again<T>() -> Poll<T> {
-    debug_assert!(false, "polled again after it had ended");
     Poll::Pending
 }
 

@@ -14,7 +14,7 @@ use super::{
     FailedAttempt, RetryFuture, RetryLayer, RetryService,
     drive::{Drive, Plan},
 };
-use crate::call::{AnyAnswer, NotRetried, RetryTo, Semantics};
+use crate::call::{AnyAnswer, NotRetried, RetryTo, Semantics, timer::poll_timer};
 
 /// Sends requests again as a `tower::retry::Policy` says. Made by [`RetryLayer::tower`].
 pub type TowerRetryLayer<P, A = AnyAnswer> = RetryLayer<TowerPolicy<P>, A>;
@@ -195,7 +195,7 @@ impl<F: Future<Output = ()>> Future for UntilDeadline<F> {
         let this = self.project();
         match this.limit.as_pin_mut() {
             _ if this.pause.poll(cx).is_ready() => Poll::Ready(()),
-            Some(limit) => limit.poll(cx),
+            Some(limit) => poll_timer(limit, cx),
             None => Poll::Pending,
         }
     }

@@ -158,6 +158,6 @@ where
         let (head, body) = request.into_parts();
         let (body, upload) = UploadBody::new(body, self.in_hand);
         let inner = self.inner.call(Request::from_parts(head, body));
-        ReadTimeoutFuture::new(inner, self.limit, deadline, upload)
+        ReadTimeoutFuture::new(inner, self.limit, upload)
     }
 }
