@@ -7,7 +7,7 @@ use http_body::Body;
 use tower::BoxError;
 use tower_service::Service;
 
-use super::{StatusErrorClassifierFuture, StatusPolicy, layer::Settings};
+use super::{HttpAnswer, StatusErrorClassifierFuture, StatusPolicy, layer::Settings};
 
 /// Turns answers of the service within whose status counts as an error into a
 /// [`StatusError`](crate::call::StatusError).
@@ -43,7 +43,8 @@ impl<S> StatusErrorClassifier<S> {
 
 impl<S, Req, B> Service<Req> for StatusErrorClassifier<S>
 where
-    S: Service<Req, Response = Response<B>>,
+    S: Service<Req>,
+    S::Response: HttpAnswer<Body = B>,
     S::Error: Into<BoxError>,
     B: Body,
 {

@@ -11,7 +11,13 @@ use crate::call::{FaultKind, LONGEST, NotRetried, OutboundRequest, RetryTo, Sema
 ///
 /// Theirs are what is kept for further attempts, the decision, and the pause. Scope, trail, deadline, budget,
 /// readiness and draining are the loop's.
-pub trait Drive<Req, Res, E>: Sized {
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not retry requests `{Req}` with answers `{Res}` and errors `{E}`",
+    label = "no retry policy for this service",
+    note = "a `RetryPolicy` needs requests that are `OutboundRequest`",
+    note = "a `tower::retry::Policy` must be `Clone`, and one for these requests, answers and errors"
+)]
+pub trait Drive<Req, Res, E>: Clone {
     /// What further attempts are made from.
     type Kept;
     /// What is made of an outcome as the service below gave it.
@@ -23,6 +29,9 @@ pub trait Drive<Req, Res, E>: Sized {
 
     /// The name of the layer, for trails and errors.
     fn name(&self) -> &'static str;
+
+    /// Does it never retry anything?
+    fn never_retries(&self) -> bool;
 
     /// Should a retry prefer endpoints that the call has not tried?
     fn prefers_untried(&self) -> bool;
@@ -75,6 +84,11 @@ where
 
     fn name(&self) -> &'static str {
         RetryPolicy::name(self)
+    }
+
+    #[inline]
+    fn never_retries(&self) -> bool {
+        RetryPolicy::never_retries(self)
     }
 
     #[inline]

@@ -12,7 +12,8 @@
 //! ```
 //!
 //! A policy of your own is a [`RetryPolicy`]; one that was written for `tower::retry` drives the same loop by
-//! `RetryLayer::tower`, of the feature `tower-policy`.
+//! `RetryLayer::tower`, of the feature `tower-policy`, and decides alone: the rules below are not its rules, save
+//! for budget and deadline.
 //!
 //! # What is sent again
 //!

@@ -8,13 +8,15 @@ use std::{
 use tower::BoxError;
 use tower_service::Service;
 
-use super::{RetryFuture, RetryPolicy, drive::Drive, future::Loop};
-use crate::call::{AnyAnswer, OutboundRequest, ReadAnswer, RetryBudget};
+use super::{RetryFuture, drive::Drive, future::Loop};
+use crate::call::{AnyAnswer, ReadAnswer, RetryBudget};
 
 /// Sends a request again when a policy says so.
 ///
 /// It is used by the names of its policies: [`BackoffRetry`](super::BackoffRetry) and
-/// [`IdempotentRetry`](super::IdempotentRetry). A copy of the request and a clone of the service are made only if a
+/// [`IdempotentRetry`](super::IdempotentRetry). The loop is driven by any [`RetryPolicy`](super::RetryPolicy), for
+/// requests that are [`OutboundRequest`](crate::call::OutboundRequest), and by a `TowerPolicy` for those that its
+/// policy is written for. A copy of the request and a clone of the service are made only if a
 /// retry is possible at all.
 #[derive(Debug, Clone)]
 pub struct RetryService<S, P, A = AnyAnswer> {
@@ -28,46 +30,12 @@ impl<S, P, A> RetryService<S, P, A> {
     crate::macros::inner_service!(S);
 }
 
-impl<S, P, A> RetryService<S, P, A> {
-    /// Starts the first attempt of a call.
-    #[inline]
-    pub(super) fn begin<Req>(&mut self, request: Req) -> RetryFuture<S, P, A, Req>
-    where
-        S: Service<Req> + Clone,
-        P: Drive<Req, S::Response, S::Error> + Clone,
-        A: ReadAnswer<S::Response> + Clone,
-    {
-        let semantics = P::semantics(&request);
-        let kept = self.policy.keep(&request, semantics);
-        let mut retries = Loop::new(
-            self.policy.clone(),
-            self.reader.clone(),
-            self.budget.clone(),
-            semantics,
-            <P as Drive<Req, S::Response, S::Error>>::prefers_untried(&self.policy),
-        );
-        let attempt = match kept {
-            Some(kept) => {
-                // The very instance that was polled ready is the one called.
-                let clone = self.inner.clone();
-                let mut ready = mem::replace(&mut self.inner, clone);
-                let attempt = retries.start(|| ready.call(request));
-                retries.keep(kept, ready);
-                attempt
-            }
-            None => retries.start(|| self.inner.call(request)),
-        };
-        RetryFuture::new(attempt, retries)
-    }
-}
-
 impl<S, P, A, Req> Service<Req> for RetryService<S, P, A>
 where
     S: Service<Req> + Clone,
     S::Error: Into<BoxError>,
-    P: RetryPolicy,
+    P: Drive<Req, S::Response, S::Error>,
     A: ReadAnswer<S::Response> + Clone,
-    Req: OutboundRequest,
 {
     type Response = S::Response;
     type Error = BoxError;
@@ -83,6 +51,26 @@ where
         if self.policy.never_retries() {
             return RetryFuture::straight(self.inner.call(request));
         }
-        self.begin(request)
+        let semantics = P::semantics(&request);
+        let kept = self.policy.keep(&request, semantics);
+        let mut retries = Loop::new(
+            self.policy.clone(),
+            self.reader.clone(),
+            self.budget.clone(),
+            semantics,
+            self.policy.prefers_untried(),
+        );
+        let attempt = match kept {
+            Some(kept) => {
+                // The very instance that was polled ready is the one called.
+                let clone = self.inner.clone();
+                let mut ready = mem::replace(&mut self.inner, clone);
+                let attempt = retries.start(|| ready.call(request));
+                retries.keep(kept, ready);
+                attempt
+            }
+            None => retries.start(|| self.inner.call(request)),
+        };
+        RetryFuture::new(attempt, retries)
     }
 }

@@ -8,14 +8,13 @@ use std::{
 
 use pin_project_lite::pin_project;
 use tokio::time::{Duration, Instant, Sleep, sleep_until};
-use tower::{BoxError, retry::Policy};
-use tower_service::Service;
+use tower::retry::Policy;
 
 use super::{
     FailedAttempt, RetryFuture, RetryLayer, RetryService,
     drive::{Drive, Plan},
 };
-use crate::call::{AnyAnswer, NotRetried, ReadAnswer, RetryTo, Semantics, timer::poll_timer};
+use crate::call::{AnyAnswer, NotRetried, RetryTo, Semantics, timer::poll_timer};
 
 /// Sends requests again as a `tower::retry::Policy` says. Made by [`RetryLayer::tower`].
 pub type TowerRetryLayer<P, A = AnyAnswer> = RetryLayer<TowerPolicy<P>, A>;
@@ -110,29 +109,9 @@ impl<P> RetryLayer<TowerPolicy<P>, AnyAnswer> {
     }
 }
 
-impl<S, P, A, Req> Service<Req> for RetryService<S, TowerPolicy<P>, A>
-where
-    S: Service<Req> + Clone,
-    S::Error: Into<BoxError>,
-    P: Policy<Req, S::Response, S::Error> + Clone,
-    A: ReadAnswer<S::Response> + Clone,
-{
-    type Response = S::Response;
-    type Error = BoxError;
-    type Future = TowerRetryFuture<S, Req, P, A>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.inner.poll_ready(cx).map_err(Into::into)
-    }
-
-    fn call(&mut self, request: Req) -> Self::Future {
-        self.begin(request)
-    }
-}
-
 impl<P, Req, Res, E> Drive<Req, Res, E> for TowerPolicy<P>
 where
-    P: Policy<Req, Res, E>,
+    P: Policy<Req, Res, E> + Clone,
 {
     /// The policy may refuse to copy the request of a retry.
     type Kept = Option<Req>;
@@ -142,6 +121,10 @@ where
 
     fn name(&self) -> &'static str {
         "TowerRetry"
+    }
+
+    fn never_retries(&self) -> bool {
+        false
     }
 
     fn prefers_untried(&self) -> bool {

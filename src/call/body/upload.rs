@@ -44,6 +44,10 @@ pin_project! {
     ///
     /// A body that has already ended, and one of a known length of at most 64 KiB, is passed through as it is, and
     /// nothing is allocated for it.
+    ///
+    /// A client below a `ReadTimeout` sends this body: leave the body type of a client to be inferred, or write it as
+    /// `HttpClient<UploadBody<B>>`. What a client asks of bodies, such as `Send` and `Unpin`, this one has if the
+    /// body inside has it.
     #[derive(Debug)]
     pub struct UploadBody<B> {
         #[pin]
