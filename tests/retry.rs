@@ -1186,6 +1186,7 @@ impl<B> Service<Request<B>> for Probe {
     }
 }
 
+/// RDY-01, RDY-02.
 #[tokio::test(start_paused = true)]
 async fn the_instance_that_was_polled_ready_is_called_at_each_attempt() {
     async fn check<P: RetryPolicy>(layer: RetryLayer<P>) {
@@ -1233,6 +1234,7 @@ async fn a_service_that_does_not_become_ready_ends_the_call_with_its_error() {
     assert_eq!(Fault::of(&*error), Fault::new(FaultKind::NotReady, Sent::No));
 }
 
+/// RDY-06.
 #[tokio::test(start_paused = true)]
 async fn readiness_is_not_held_through_a_pause_and_is_waited_for_after_it() {
     let (mut service, mut handle) =

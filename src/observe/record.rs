@@ -47,7 +47,8 @@ impl RecordTrailLayer {
         Self::default()
     }
 
-    /// A trail for every call, at the price of an allocation each. Default: no.
+    /// A trail for every call, at the price of a few small allocations each: the trail, its attempts, and its place
+    /// among the extensions of the response. Default: no.
     #[must_use]
     pub fn every_call(mut self, yes: bool) -> Self {
         self.every_call = yes;

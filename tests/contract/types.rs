@@ -1,0 +1,110 @@
+//! What can be cloned, sent and shared, as the compiler sees it. RDY-04.
+
+use std::{error::Error, fmt::Debug};
+
+use http::{Request, Uri};
+use tower::Service;
+use tower_outbound::{
+    Nest,
+    balance::{BalanceHandle, LoadBalance, LoadBalanceLayer},
+    breaker::{Breaker, CircuitBreaker, CircuitBreakerLayer, Permit},
+    call::{
+        BudgetSlot, CallFailed, CircuitOpen, ConfigError, ConnectTimedOut, Endpoint, Endpoints,
+        ExecutionTimedOut, FaultError, NoEndpoint, NoTimeLeft, NotReady, ReadTimedOut, RetryBudget,
+        StatusError, UploadBody,
+    },
+    classify::{StatusErrorClassifier, StatusErrorClassifierLayer, StatusPolicy},
+    nest::{NestBuilder, NestHandle, Plan},
+    observe::{RecordTrail, RecordTrailLayer},
+    retry::{Backoff, BackoffRetry, BackoffRetryLayer, Idempotent, IdempotentRetry, IdempotentRetryLayer},
+    timeout::{
+        ConnectTimeout, ConnectTimeoutLayer, ExecutionTimeout, ExecutionTimeoutLayer, ReadBody, ReadTimeout,
+        ReadTimeoutLayer,
+    },
+};
+
+use super::{
+    probe::{Probe, ScriptedBody},
+    subjects::{Get, Upload},
+};
+
+/// What a server keeps in its state and hands to each of its tasks.
+fn shared<T: Clone + Send + Sync + Debug + 'static>() {}
+
+/// A service, over one that is all this too, and the future of its calls.
+fn service<S, Req>()
+where
+    S: Service<Req, Error: Into<tower_outbound::call::BoxError>> + Clone + Send + Sync + 'static,
+    S::Future: Send + 'static,
+{
+}
+
+fn sent<T: Send + 'static>() {}
+
+fn error<T: Error + Send + Sync + 'static>() {}
+
+#[test]
+fn services_and_their_futures_go_to_other_threads_if_those_below_do() {
+    service::<ConnectTimeout<Probe>, Uri>();
+    service::<ReadTimeout<Probe>, Get>();
+    service::<ExecutionTimeout<Probe>, Get>();
+    service::<StatusErrorClassifier<Probe>, Get>();
+    service::<BackoffRetry<Probe>, Get>();
+    service::<IdempotentRetry<Probe>, Get>();
+    service::<LoadBalance<Probe>, Get>();
+    service::<CircuitBreaker<Probe>, Get>();
+    service::<RecordTrail<Probe>, Get>();
+    service::<Nest<Probe>, Get>();
+}
+
+#[test]
+fn a_body_that_is_sent_but_not_shared_is_enough() {
+    type Unshared = http_body_util::combinators::UnsyncBoxBody<bytes::Bytes, std::io::Error>;
+    type Once = Request<tower_outbound::call::OnceBody<Unshared>>;
+    service::<Nest<Probe>, Once>();
+    sent::<UploadBody<Unshared>>();
+    sent::<ReadBody<Unshared>>();
+}
+
+#[test]
+fn layers_handles_and_settings_are_kept_where_all_tasks_see_them() {
+    shared::<ConnectTimeoutLayer>();
+    shared::<ReadTimeoutLayer>();
+    shared::<ExecutionTimeoutLayer>();
+    shared::<StatusErrorClassifierLayer>();
+    shared::<BackoffRetryLayer>();
+    shared::<IdempotentRetryLayer>();
+    shared::<LoadBalanceLayer>();
+    shared::<CircuitBreakerLayer>();
+    shared::<RecordTrailLayer>();
+    shared::<BalanceHandle>();
+    shared::<Breaker>();
+    shared::<Endpoint>();
+    shared::<Endpoints>();
+    shared::<RetryBudget>();
+    shared::<NestHandle>();
+    shared::<Plan>();
+    shared::<StatusPolicy>();
+    shared::<Backoff>();
+    shared::<Idempotent>();
+    sent::<NestBuilder>();
+    sent::<Permit>();
+    sent::<BudgetSlot>();
+    sent::<ReadBody<ScriptedBody>>();
+    sent::<Upload>();
+}
+
+#[test]
+fn errors_can_be_boxed_as_tower_boxes_them() {
+    error::<CallFailed>();
+    error::<CircuitOpen>();
+    error::<ConfigError>();
+    error::<ConnectTimedOut>();
+    error::<ExecutionTimedOut>();
+    error::<FaultError>();
+    error::<NoEndpoint>();
+    error::<NoTimeLeft>();
+    error::<NotReady>();
+    error::<ReadTimedOut>();
+    error::<StatusError>();
+}

@@ -1,0 +1,452 @@
+//! What a call costs when nothing goes wrong: allocations, counted, and bytes that move. Each number is exact: one
+//! that goes down is to be written down here as well.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+#![allow(clippy::print_stdout, reason = "sizes are for reading, too")]
+
+use std::{
+    convert::Infallible,
+    future::Future,
+    mem::size_of,
+    pin::{Pin, pin},
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{HeaderValue, Request, Response, Uri};
+use http_body::Body;
+use http_body_util::{Empty, Full};
+use tower::{Layer, Service};
+use tower_outbound::{
+    Nest,
+    balance::{LoadBalance, LoadBalanceLayer},
+    breaker::{Breaker, CircuitBreaker, CircuitBreakerLayer, Force},
+    call::{BoxError, Endpoints, HostHeader, OutboundRequest, Semantics},
+    classify::{StatusErrorClassifier, StatusErrorClassifierLayer, StatusPolicy},
+    nest::NestBuilder,
+    observe::{RecordTrail, RecordTrailLayer},
+    retry::{Backoff, BackoffRetry, BackoffRetryLayer, Idempotent, IdempotentRetry, IdempotentRetryLayer},
+    timeout::{
+        ConnectTimeout, ConnectTimeoutLayer, ExecutionTimeout, ExecutionTimeoutLayer, ReadTimeout,
+        ReadTimeoutLayer,
+    },
+};
+
+type Get = Request<Full<Bytes>>;
+
+const LIMIT: Duration = Duration::from_secs(1_000);
+
+/// A service that allocates nothing: its answer has come after that many polls.
+#[derive(Clone, Copy, Debug)]
+struct Server {
+    pending: u32,
+    status: u16,
+}
+
+const AT_ONCE: Server = Server {
+    pending: 0,
+    status: 200,
+};
+const LATER: Server = Server {
+    pending: 1,
+    status: 200,
+};
+
+impl<Req> Service<Req> for Server {
+    type Response = Response<Empty<Bytes>>;
+    type Error = BoxError;
+    type Future = Answer;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Req) -> Answer {
+        Answer(*self)
+    }
+}
+
+struct Answer(Server);
+
+impl Future for Answer {
+    type Output = Result<Response<Empty<Bytes>>, BoxError>;
+
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
+        if self.0.pending > 0 {
+            self.0.pending -= 1;
+            return Poll::Pending;
+        }
+        let mut response = Response::new(Empty::new());
+        *response.status_mut() = self.0.status.try_into().unwrap();
+        Poll::Ready(Ok(response))
+    }
+}
+
+const FAILING: Server = Server {
+    pending: 0,
+    status: 500,
+};
+
+/// A request of somebody's own, that is copied without an allocation.
+#[derive(Clone, Copy, Debug)]
+struct Ping;
+
+impl OutboundRequest for Ping {
+    type Kept = Ping;
+
+    fn semantics(&self) -> Semantics {
+        Semantics::READ
+    }
+
+    fn keep(&self) -> Option<Ping> {
+        Some(Ping)
+    }
+
+    fn restore(_: &Ping) -> Option<Ping> {
+        Some(Ping)
+    }
+}
+
+/// A request with that many headers that were made at run time, as those that come in are.
+fn get(headers: usize) -> Get {
+    let mut request = Request::get("http://orders/7").body(Full::default()).unwrap();
+    for n in 0..headers {
+        let name: http::HeaderName = format!("x-own-{n}").parse().unwrap();
+        let value = HeaderValue::from_str(&format!("value {n}")).unwrap();
+        request.headers_mut().insert(name, value);
+    }
+    request
+}
+
+/// Allocations in one call, from readiness to the head of the answer, polled by hand on this thread. The request is
+/// made before, and the answer is dropped afterwards. The calls before it have filled whatever is kept for long.
+fn allocations<S, Req, B>(mut service: S, request: impl Fn() -> Req) -> u64
+where
+    S: Service<Req, Response = Response<B>, Error: Into<BoxError>>,
+    B: Body,
+{
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    let _entered = runtime.enter();
+    let mut counts = Vec::new();
+    for _ in 0..8 {
+        let request = request();
+        let mut outcome = None;
+        let counted = allocation_counter::measure(|| {
+            let mut cx = Context::from_waker(Waker::noop());
+            assert!(matches!(service.poll_ready(&mut cx), Poll::Ready(Ok(()))));
+            let mut call = pin!(service.call(request));
+            for _ in 0..4 {
+                if let Poll::Ready(answer) = call.as_mut().poll(&mut cx) {
+                    outcome = Some(answer);
+                    break;
+                }
+            }
+        });
+        assert!(outcome.is_some(), "it has not ended");
+        counts.push(counted.count_total);
+    }
+    let last = counts[counts.len() - 1];
+    assert!(
+        counts[4..].iter().all(|count| *count == last),
+        "not the same each time: {counts:?}"
+    );
+    last
+}
+
+/// Allocations while a body is waited for and read.
+fn allocations_of_a_body() -> u64 {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    let _entered = runtime.enter();
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut call = pin!(read(Bodies).call(get(0)));
+    let Poll::Ready(Ok(response)) = call.as_mut().poll(&mut cx) else {
+        panic!("no answer");
+    };
+    let mut body = pin!(response.into_body());
+    let counted = allocation_counter::measure(|| {
+        assert!(body.as_mut().poll_frame(&mut cx).is_pending());
+        assert!(body.as_mut().poll_frame(&mut cx).is_pending());
+        assert!(body.as_mut().poll_frame(&mut cx).is_ready());
+    });
+    counted.count_total
+}
+
+/// Answers at once, with a body that ends after two polls.
+struct Bodies;
+
+struct LateBody(u32);
+
+impl<Req> Service<Req> for Bodies {
+    type Response = Response<LateBody>;
+    type Error = BoxError;
+    type Future = std::future::Ready<Result<Response<LateBody>, BoxError>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Req) -> Self::Future {
+        std::future::ready(Ok(Response::new(LateBody(2))))
+    }
+}
+
+impl Body for LateBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Infallible>>> {
+        if self.0 == 0 {
+            return Poll::Ready(None);
+        }
+        self.0 -= 1;
+        Poll::Pending
+    }
+}
+
+fn connect<S>(inner: S) -> ConnectTimeout<S> {
+    ConnectTimeoutLayer::new(LIMIT).unwrap().layer(inner)
+}
+
+fn read<S>(inner: S) -> ReadTimeout<S> {
+    ReadTimeoutLayer::new(LIMIT).unwrap().layer(inner)
+}
+
+fn execution<S>(inner: S) -> ExecutionTimeout<S> {
+    ExecutionTimeoutLayer::new(LIMIT).unwrap().layer(inner)
+}
+
+fn statuses<S>(inner: S) -> StatusErrorClassifier<S> {
+    StatusErrorClassifierLayer::new(StatusPolicy::default()).layer(inner)
+}
+
+fn backoff<S>(inner: S) -> BackoffRetry<S> {
+    BackoffRetryLayer::new(Backoff::default()).layer(inner)
+}
+
+fn idempotent<S>(inner: S) -> IdempotentRetry<S> {
+    IdempotentRetryLayer::new(Idempotent::default()).layer(inner)
+}
+
+fn endpoints() -> Endpoints {
+    Endpoints::from_list(["a:1", "b:1", "c:1"]).unwrap()
+}
+
+fn balance<S>(inner: S) -> LoadBalance<S> {
+    LoadBalanceLayer::new(endpoints()).layer(inner)
+}
+
+fn breaker<S>(inner: S) -> CircuitBreaker<S> {
+    CircuitBreakerLayer::new(Breaker::new("orders").unwrap()).layer(inner)
+}
+
+fn trail<S>(inner: S) -> RecordTrail<S> {
+    RecordTrailLayer::new().layer(inner)
+}
+
+fn nest() -> NestBuilder {
+    Nest::builder("orders", endpoints())
+}
+
+/// The target of a connector, made without an allocation.
+fn uri() -> Uri {
+    Uri::from_static("http://orders:80")
+}
+
+#[test]
+fn a_layer_allocates_nothing_over_a_service_that_answers_at_once() {
+    let counted = [
+        ("no layer", allocations(AT_ONCE, || get(8))),
+        ("ConnectTimeout", allocations(connect(AT_ONCE), uri)),
+        ("ReadTimeout", allocations(read(AT_ONCE), || get(8))),
+        ("ExecutionTimeout", allocations(execution(AT_ONCE), || get(8))),
+        ("StatusErrorClassifier", allocations(statuses(AT_ONCE), || get(8))),
+        ("LoadBalance", allocations(balance(AT_ONCE), || get(8))),
+        ("CircuitBreaker", allocations(breaker(AT_ONCE), || get(8))),
+        ("RecordTrail", allocations(trail(AT_ONCE), || get(8))),
+        (
+            "BackoffRetry of a type of one's own",
+            allocations(backoff(AT_ONCE), || Ping),
+        ),
+        (
+            "IdempotentRetry of a type of one's own",
+            allocations(idempotent(AT_ONCE), || Ping),
+        ),
+        (
+            "BackoffRetry without a header",
+            allocations(backoff(AT_ONCE), || get(0)),
+        ),
+        (
+            "IdempotentRetry without a header",
+            allocations(idempotent(AT_ONCE), || get(0)),
+        ),
+    ];
+    assert_eq!(counted.map(|(name, _)| (name, 0)), counted);
+}
+
+#[test]
+fn a_layer_that_can_retry_keeps_one_flat_copy_however_many_headers_there_are() {
+    for headers in [1, 8, 32] {
+        let counted = [
+            allocations(backoff(AT_ONCE), || get(headers)),
+            allocations(idempotent(AT_ONCE), || get(headers)),
+        ];
+        assert_eq!(counted, [1, 1], "{headers} headers");
+    }
+    // Where no retry is possible there is no copy.
+    let post = || {
+        let mut request = get(8);
+        *request.method_mut() = http::Method::POST;
+        request
+    };
+    let never = BackoffRetryLayer::new(Backoff::never()).layer(AT_ONCE);
+    assert_eq!(allocations(never, || get(8)), 0);
+    let gets_alone = IdempotentRetryLayer::new(Idempotent::ribbon_spring_retry()).layer(AT_ONCE);
+    assert_eq!(allocations(gets_alone, post), 0);
+}
+
+#[test]
+fn a_nest_costs_what_its_layers_cost() {
+    for (headers, copies) in [(0, 0), (8, 2), (32, 2)] {
+        let get = || get(headers);
+        let alone = [
+            allocations(trail(AT_ONCE), get),
+            allocations(breaker(AT_ONCE), get),
+            allocations(execution(AT_ONCE), get),
+            allocations(backoff(AT_ONCE), get),
+            allocations(statuses(AT_ONCE), get),
+            allocations(idempotent(AT_ONCE), get),
+            allocations(balance(AT_ONCE), get),
+            allocations(read(AT_ONCE), get),
+        ];
+        let together = allocations(nest().build(AT_ONCE).unwrap(), get);
+        assert_eq!(
+            (alone.iter().sum(), together),
+            (copies, copies),
+            "{headers} headers"
+        );
+    }
+}
+
+/// A timer lies in the future; tokio has made room for it with the runtime.
+#[test]
+fn a_call_that_has_to_be_waited_for_allocates_nothing_more() {
+    let counted = [
+        ("ReadTimeout", allocations(read(LATER), || get(8))),
+        ("ExecutionTimeout", allocations(execution(LATER), || get(8))),
+        ("StatusErrorClassifier", allocations(statuses(LATER), || get(8))),
+        ("LoadBalance", allocations(balance(LATER), || get(8))),
+        ("CircuitBreaker", allocations(breaker(LATER), || get(8))),
+        ("RecordTrail", allocations(trail(LATER), || get(8))),
+        ("BackoffRetry", allocations(backoff(LATER), || Ping)),
+        ("IdempotentRetry", allocations(idempotent(LATER), || Ping)),
+        ("the nest", allocations(nest().build(LATER).unwrap(), || get(0))),
+    ];
+    assert_eq!(counted.map(|(name, _)| (name, 0)), counted);
+    // A connection has its timer in a box.
+    assert_eq!(allocations(connect(LATER), uri), 1);
+}
+
+#[test]
+fn a_rejection_makes_one_box() {
+    let service = breaker(AT_ONCE);
+    service.breaker().force(Force::Open);
+    assert_eq!(allocations(service, || get(8)), 1);
+    let nest = nest().build(AT_ONCE).unwrap();
+    nest.handle().breaker().force(Force::Open);
+    assert_eq!(allocations(nest, || get(8)), 1);
+    let empty = LoadBalanceLayer::new(Endpoints::new()).layer(AT_ONCE);
+    assert_eq!(allocations(empty, || get(8)), 1);
+}
+
+/// What is asked for costs what its documentation says.
+#[test]
+fn what_is_not_the_usual_path_has_a_price_that_is_known() {
+    let long = || {
+        let mut request = get(1);
+        let cookie = HeaderValue::from_str(&"c".repeat(4_000)).unwrap();
+        request.headers_mut().insert(http::header::COOKIE, cookie);
+        request
+    };
+    let upload = || get(0).map(|_| Full::new(Bytes::from(vec![0; 1_000_000])));
+    let original_host = LoadBalanceLayer::new(endpoints()).host_header(HostHeader::OfRequest);
+    let counted = [
+        ("a copy with a long cookie", allocations(backoff(AT_ONCE), long)),
+        ("an upload that is followed", allocations(read(AT_ONCE), upload)),
+        (
+            "the original host header",
+            allocations(original_host.layer(AT_ONCE), || get(8)),
+        ),
+        (
+            "a trail of every call",
+            allocations(RecordTrailLayer::new().every_call(true).layer(AT_ONCE), || get(8)),
+        ),
+        (
+            "an answer that is an error",
+            allocations(statuses(FAILING), || get(8)),
+        ),
+        ("a response body that is waited for", allocations_of_a_body()),
+    ];
+    assert_eq!(
+        counted,
+        [
+            ("a copy with a long cookie", 2),
+            ("an upload that is followed", 1),
+            ("the original host header", 1),
+            ("a trail of every call", 4),
+            ("an answer that is an error", 2),
+            ("a response body that is waited for", 1),
+        ]
+    );
+}
+
+/// The sizes of each service and of its future, over a service of 8 bytes whose future has as many. Printed with
+/// `--nocapture`. The bounds leave a little room: tokio's timer and the compiler's layout have a say in it.
+#[test]
+fn services_and_futures_are_small() {
+    fn sizes<S: Service<Req>, Req>(_: impl Fn(Server) -> S) -> (usize, usize) {
+        (size_of::<S>(), size_of::<S::Future>())
+    }
+    let sizes = [
+        ("nothing", sizes::<_, Get>(|server| server), (8, 8)),
+        ("ConnectTimeout", sizes::<_, Uri>(connect), (24, 144)),
+        ("ReadTimeout", sizes::<_, Get>(read), (32, 184)),
+        ("ExecutionTimeout", sizes::<_, Get>(execution), (24, 240)),
+        ("StatusErrorClassifier", sizes::<_, Get>(statuses), (96, 112)),
+        ("BackoffRetry", sizes::<_, Get>(backoff), (112, 880)),
+        ("IdempotentRetry", sizes::<_, Get>(idempotent), (32, 800)),
+        ("LoadBalance", sizes::<_, Get>(balance), (64, 48)),
+        ("CircuitBreaker", sizes::<_, Get>(breaker), (40, 48)),
+        ("RecordTrail", sizes::<_, Get>(trail), (16, 80)),
+        (
+            "the nest",
+            sizes::<_, Get>(|server| nest().build(server).unwrap()),
+            (480, 2048),
+        ),
+    ];
+    for (name, (service, future), _) in sizes {
+        println!("{name:24} service {service:5}, future {future:5}");
+    }
+    for (name, (service, future), (most, most_future)) in sizes {
+        assert!(
+            service <= most && future <= most_future,
+            "{name}: {service}, {future}"
+        );
+    }
+}
