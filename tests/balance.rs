@@ -449,6 +449,7 @@ async fn when_all_were_tried_and_all_have_a_veto_the_rule_still_chooses() {
     );
 }
 
+/// RAC-09.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn one_good_server_of_two_serves_all_parallel_calls() {
     let stack = LoadBalanceLayer::new(set(["bad", "good"])).layer(Client::failing(|host| host == "bad"));
@@ -753,6 +754,7 @@ async fn it_is_ready_when_the_service_below_is_whatever_the_set_holds() {
     }
 }
 
+/// RDY-06.
 #[tokio::test(start_paused = true)]
 async fn a_call_that_waits_or_is_refused_holds_nothing_of_the_service_below() {
     let endpoints = Endpoints::new();
@@ -899,6 +901,7 @@ async fn an_endpoint_that_comes_between_call_and_poll_is_not_missed() {
     assert!(assert_ready!(waiting.poll()).is_ok());
 }
 
+/// RDY-10.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn no_waiter_is_left_behind_when_endpoints_come_from_another_thread() {
     for _ in 0..300 {

@@ -179,6 +179,7 @@ where
     service.ready().await?.call(request).await
 }
 
+/// RDY-04.
 #[test]
 fn all_types_can_be_shared_and_sent() {
     fn shared<T: Send + Sync>() {}
@@ -411,6 +412,7 @@ async fn after_closing_neither_rejections_nor_old_outcomes_count() {
     assert_eq!(breaker.counts().rejected(), 500);
 }
 
+/// RAC-06: a late outcome is seen among the stale ones. That a permit is told but once is a test of `Permit`'s docs.
 #[tokio::test(start_paused = true)]
 async fn calls_from_before_the_trip_do_not_decide_a_half_open_circuit() {
     for verdict in [Verdict::Failure, Verdict::Success] {
@@ -647,6 +649,7 @@ async fn a_probe_that_outlives_its_lease_is_replaced_and_cannot_touch_its_succes
     }
 }
 
+/// RAC-10.
 #[tokio::test(start_paused = true)]
 async fn a_dropped_probe_of_an_earlier_period_does_not_free_the_one_that_is_out() {
     let breaker = breaker();
@@ -663,6 +666,7 @@ async fn a_dropped_probe_of_an_earlier_period_does_not_free_the_one_that_is_out(
     assert!(breaker.admit().unwrap().is_probe());
 }
 
+/// RAC-03.
 #[test]
 fn of_many_threads_that_ask_for_the_probe_one_gets_it() {
     const THREADS: usize = 8;
@@ -737,6 +741,7 @@ async fn each_transition_is_told_once_in_order_with_its_cause() {
     );
 }
 
+/// RAC-08.
 #[tokio::test(start_paused = true)]
 async fn a_hook_may_use_the_handle_and_end_other_calls() {
     let handle: Arc<Mutex<Option<(Breaker, Permit)>>> = Arc::default();
@@ -837,6 +842,7 @@ async fn an_open_circuit_rejects_without_asking_the_service_below() {
     assert_eq!(inner.out(), 1);
 }
 
+/// RDY-10.
 #[tokio::test(start_paused = true)]
 async fn tasks_that_wait_below_a_trip_all_end_without_another_call_or_timer() {
     let breaker = breaker();
@@ -856,6 +862,7 @@ async fn tasks_that_wait_below_a_trip_all_end_without_another_call_or_timer() {
     assert_eq!((inner.polls(), before.elapsed()), (10, Duration::ZERO));
 }
 
+/// RDY-10.
 #[tokio::test(start_paused = true)]
 async fn nobody_waits_for_a_probe_to_end() {
     let breaker = breaker();
@@ -920,6 +927,7 @@ async fn readiness_is_not_inherited_by_a_clone_and_not_kept_from_an_earlier_answ
     assert!(breaker.admit().unwrap().is_probe());
 }
 
+/// RDY-11.
 #[tokio::test(start_paused = true)]
 async fn a_buffer_above_survives_rejections() {
     let breaker = breaker();
@@ -947,6 +955,7 @@ async fn an_error_from_the_readiness_of_the_service_below_is_passed_on_and_not_c
     assert_eq!(breaker.counts(), Counts::default());
 }
 
+/// RDY-16.
 #[test]
 fn a_panic_in_the_service_the_classifier_or_the_hook_leaves_a_breaker_that_works() {
     let panics = Arc::new(AtomicU32::new(0));

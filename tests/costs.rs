@@ -324,8 +324,23 @@ fn a_layer_that_can_retry_keeps_one_flat_copy_however_many_headers_there_are() {
 #[test]
 fn a_nest_costs_what_its_layers_cost() {
     for (headers, copies) in [(0, 0), (8, 2), (32, 2)] {
-        let nest = nest().build(AT_ONCE).unwrap();
-        assert_eq!(allocations(nest, || get(headers)), copies, "{headers} headers");
+        let get = || get(headers);
+        let alone = [
+            allocations(trail(AT_ONCE), get),
+            allocations(breaker(AT_ONCE), get),
+            allocations(execution(AT_ONCE), get),
+            allocations(backoff(AT_ONCE), get),
+            allocations(statuses(AT_ONCE), get),
+            allocations(idempotent(AT_ONCE), get),
+            allocations(balance(AT_ONCE), get),
+            allocations(read(AT_ONCE), get),
+        ];
+        let together = allocations(nest().build(AT_ONCE).unwrap(), get);
+        assert_eq!(
+            (alone.iter().sum(), together),
+            (copies, copies),
+            "{headers} headers"
+        );
     }
 }
 

@@ -1186,6 +1186,7 @@ impl<B> Service<Request<B>> for Probe {
     }
 }
 
+/// RDY-01, RDY-02.
 #[tokio::test(start_paused = true)]
 async fn the_instance_that_was_polled_ready_is_called_at_each_attempt() {
     async fn check<P: RetryPolicy>(layer: RetryLayer<P>) {
@@ -1233,6 +1234,7 @@ async fn a_service_that_does_not_become_ready_ends_the_call_with_its_error() {
     assert_eq!(Fault::of(&*error), Fault::new(FaultKind::NotReady, Sent::No));
 }
 
+/// RDY-06.
 #[tokio::test(start_paused = true)]
 async fn readiness_is_not_held_through_a_pause_and_is_waited_for_after_it() {
     let (mut service, mut handle) =
@@ -1424,4 +1426,24 @@ fn services_and_futures_are_send_and_sync_when_the_inner_ones_are() {
         IdempotentRetryLayer::new(Idempotent::default()).layer(holding);
     shared(&service);
     future(&service.call(get().map(|_| Arc::new(()))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_the_clock_has_jumped_over_the_deadline_in_a_pause_the_error_that_is_known_is_returned() {
+    let (service, calls) =
+        scripted(|_, _: Request<String>| Err::<(), _>(error(FaultKind::Reset, Sent::Maybe)));
+    let stack = BackoffRetryLayer::new(steady(5)).layer(service);
+    let mut call = task::spawn(before(Duration::from_millis(150), stack.oneshot(get())));
+    assert_pending!(call.poll());
+    advance(Duration::from_millis(200)).await;
+    let error = assert_ready!(call.poll()).unwrap_err();
+    assert_eq!(
+        (calls.load(SeqCst), Fault::of(&*error).kind()),
+        (1, FaultKind::Reset)
+    );
+    let reason = NotRetried::DeadlineTooClose {
+        pause: Duration::from_millis(200),
+        left: Duration::from_millis(150),
+    };
+    assert_eq!(stops(&error), [reason]);
 }

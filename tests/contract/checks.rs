@@ -6,9 +6,9 @@
 
 use std::{
     future::{Future, poll_fn},
-    panic::AssertUnwindSafe,
+    panic::{AssertUnwindSafe, resume_unwind},
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, mpsc},
     task::{Context, Poll, Waker},
     time::Duration,
 };
@@ -49,7 +49,7 @@ macro_rules! checks {
                     $(
                         #[test]
                         fn $check() {
-                            $crate::checks::$check::<super::$subject>();
+                            $crate::checks::in_time($crate::checks::$check::<super::$subject>);
                         }
                     )*
                 }
@@ -73,6 +73,19 @@ checks! {
     a_rejection_asks_nobody_below
     a_buffer_above_and_below
     errors_keep_their_source
+}
+
+/// Runs a check, and fails where it hangs: a task that wakes itself for ever keeps a paused clock from moving.
+pub(crate) fn in_time(check: fn()) {
+    let (running, ended) = mpsc::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        let _running = running;
+        check();
+    });
+    match ended.recv_timeout(Duration::from_secs(120)) {
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("it hangs"),
+        _ => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+    }
 }
 
 /// A runtime whose time moves only when it is told to, or when there is nothing else to do.

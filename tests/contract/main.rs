@@ -78,13 +78,21 @@ fn layers_in_source() -> Vec<String> {
         &std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src"),
         &mut texts,
     );
-    let lines = || texts.iter().flat_map(|text| text.lines());
-    let mut layers: Vec<_> = lines()
-        .filter(|line| line.starts_with("impl<"))
-        .filter_map(|line| line.split_once(" Layer<")?.1.split_once("> for "))
-        .map(|(_, layer)| name(layer))
+    // A head may be broken into lines, and the trait may be written with its path.
+    let mut layers: Vec<_> = texts
+        .iter()
+        .flat_map(|text| text.split("\nimpl").skip(1))
+        .filter_map(|implementation| implementation.split_once('{'))
+        .map(|(head, _)| head.split_whitespace().collect::<Vec<_>>().join(" "))
+        .filter_map(|head| {
+            let (head, layer) = head.split_once("> for ")?;
+            let (before, _) = head.rsplit_once("Layer<")?;
+            before.ends_with([' ', ':']).then(|| name(layer))
+        })
         .collect();
-    let aliases: Vec<_> = lines()
+    let aliases: Vec<_> = texts
+        .iter()
+        .flat_map(|text| text.lines())
         .filter_map(|line| line.strip_prefix("pub type ")?.rsplit_once(" = "))
         .map(|(alias, of)| (name(alias), name(of)))
         .filter(|(_, of)| layers.contains(of))
