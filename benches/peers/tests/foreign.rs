@@ -176,7 +176,7 @@ fn resiliences_retry_passes_every_check() {
     }
 }
 
-/// On purpose, says the docs of each error; what is inside is to be had by `into_inner`, and then the check passes.
+/// On purpose, say the docs of all but the breaker's. What is inside can be taken out, and then the check passes.
 #[test]
 fn resiliences_errors_hide_their_source() {
     fn hides<P: Subject + subjects::Peer>() {

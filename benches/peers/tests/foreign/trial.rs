@@ -1,6 +1,6 @@
 //! Runs checks that may fail, and says how.
 
-use std::{fmt::Write, panic::catch_unwind, sync::mpsc, time::Duration};
+use std::{fmt::Write, panic::catch_unwind};
 
 use crate::{
     checks,
@@ -42,21 +42,16 @@ pub(crate) fn row<S: Subject>(name: &'static str) -> Row {
     Row { name, outcomes }
 }
 
-/// On a thread of its own, for a layer may hang where ours do not.
+/// What comes of one check.
 pub(crate) fn outcome(check: fn()) -> Outcome {
-    let (done, outcome) = mpsc::channel();
-    std::thread::spawn(move || done.send(catch_unwind(check)));
-    match outcome.recv_timeout(Duration::from_secs(60)) {
-        Ok(Ok(())) => Outcome::Pass,
-        Ok(Err(panic)) => {
-            let message = panic
-                .downcast_ref::<String>()
-                .map(String::as_str)
-                .or_else(|| panic.downcast_ref::<&str>().copied());
-            Outcome::Fault(in_a_line(message.unwrap_or("a panic that says nothing")))
-        }
-        Err(_) => Outcome::Fault("it hangs".to_owned()),
-    }
+    let Err(panic) = catch_unwind(|| checks::in_time(check)) else {
+        return Outcome::Pass;
+    };
+    let message = panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied());
+    Outcome::Fault(in_a_line(message.unwrap_or("a panic that says nothing")))
 }
 
 /// `assert_eq!` tells in three lines what fits into one.
@@ -99,8 +94,9 @@ pub(crate) fn table(rows: &[Row]) -> String {
     let mut text = "\
 # The contract over layers of other crates
 
-`ok`: passes. `-`: not asked, for the layer has nothing to do with it. `FAULT`: told below.
-\"Unwrapped\": the error of the layer is taken apart by its `into_inner` before the checks see it.
+`ok`: passes. `-`: not asked, for the layer has nothing to do with it. `FAULT`: breaks the contract, as told below;
+the first breach of a check ends it. Some are on purpose: the tests in `tests/foreign.rs` say which.
+\"Unwrapped\": what is inside the layer's own error is taken out before the checks see it.
 
 "
     .to_owned();
