@@ -40,6 +40,7 @@ contract! {
     execution_timeout: OfExecutionTimeout [ExecutionTimeoutLayer];
     status_error_classifier: OfStatusErrorClassifier [StatusErrorClassifierLayer];
     backoff_retry: OfBackoffRetry [BackoffRetryLayer];
+    tower_retry: OfTowerRetry [TowerRetryLayer];
     idempotent_retry: OfIdempotentRetry [IdempotentRetryLayer];
     load_balance: OfLoadBalance [LoadBalanceLayer];
     circuit_breaker: OfCircuitBreaker [CircuitBreakerLayer];

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Uri};
 use http_body_util::Full;
-use tower::{Layer, ServiceBuilder};
+use tower::{BoxError, Layer, ServiceBuilder, retry::Policy};
 use tower_outbound::{
     Nest, ServiceBuilderExt,
     balance::{BalanceHandle, LoadBalanceLayer, WhenEmpty},
@@ -13,7 +13,7 @@ use tower_outbound::{
     call::{CircuitState, Endpoint, Endpoints, RetryBudget, StatusSet, UploadBody, Verdict, scope},
     classify::{StatusErrorClassifierLayer, StatusPolicy},
     observe::RecordTrailLayer,
-    retry::{Backoff, BackoffRetryLayer, Idempotent, IdempotentRetryLayer, Jitter},
+    retry::{Backoff, BackoffRetryLayer, Idempotent, IdempotentRetryLayer, Jitter, RetryLayer},
     timeout::{ConnectTimeoutLayer, ExecutionTimeoutLayer, ReadTimeoutLayer},
 };
 
@@ -61,6 +61,10 @@ subjects! {
     OfBackoffRetry: Get => Get, PAUSED, |inner| {
         let budget = budget();
         Setup::new(backoff().budget(budget.clone()).layer(inner)).spends(budget)
+    };
+    OfTowerRetry: Get => Get, PAUSED, |inner| {
+        let budget = budget();
+        Setup::new(RetryLayer::tower(TwiceMore(2)).budget(budget.clone()).layer(inner)).spends(budget)
     };
     OfIdempotentRetry: Get => Get, AT_ONCE, |inner| {
         let budget = budget();
@@ -156,6 +160,24 @@ fn statuses() -> StatusErrorClassifierLayer {
 fn backoff() -> BackoffRetryLayer {
     let backoff = Backoff::builder().attempts(3).jitter(Jitter::None);
     BackoffRetryLayer::new(backoff.build().unwrap())
+}
+
+/// A policy as it is written for tower, with pauses.
+#[derive(Clone)]
+struct TwiceMore(u32);
+
+impl<Res> Policy<Get, Res, BoxError> for TwiceMore {
+    type Future = tokio::time::Sleep;
+
+    fn retry(&mut self, _: &mut Get, outcome: &mut Result<Res, BoxError>) -> Option<Self::Future> {
+        outcome.as_ref().err()?;
+        self.0 = self.0.checked_sub(1)?;
+        Some(tokio::time::sleep(Duration::from_millis(10)))
+    }
+
+    fn clone_request(&mut self, request: &Get) -> Option<Get> {
+        Some(request.clone())
+    }
 }
 
 fn idempotent() -> IdempotentRetryLayer {
