@@ -34,7 +34,7 @@ use subjects::{
     OurBackoffRetry, OurCircuitBreaker, ResilienceBulkhead, ResilienceCircuitBreaker, ResilienceHedge,
     ResilienceProbing, ResilienceRateLimiter, ResilienceRejectingBulkhead, ResilienceRetry,
     ResilienceTimeLimiter, ResilienceTimeLimiterDetached, ResilienceWaitingBulkhead, SeatbeltBreaker,
-    SeatbeltFallback, SeatbeltHedging, SeatbeltRetry, SeatbeltTimeout, Unwrapped,
+    SeatbeltFallback, SeatbeltHedging, SeatbeltRetry, SeatbeltTimeout, TowerRetry, TowerTimeout, Unwrapped,
 };
 use trial::{Outcome, Row, row};
 
@@ -42,6 +42,8 @@ fn rows() -> Vec<Row> {
     vec![
         row::<OurBackoffRetry>("tower-outbound: backoff retry"),
         row::<OurCircuitBreaker>("tower-outbound: circuit breaker"),
+        row::<TowerRetry>("tower: retry"),
+        row::<TowerTimeout>("tower: timeout"),
         row::<SeatbeltTimeout>("seatbelt: timeout"),
         row::<SeatbeltFallback>("seatbelt: fallback"),
         row::<SeatbeltBreaker>("seatbelt: breaker"),
@@ -98,6 +100,17 @@ fn ours_pass_every_check() {
         passes(check);
     }
     for (_, check) in checks::all::<OurCircuitBreaker>() {
+        passes(check);
+    }
+}
+
+/// The contract asks for nothing that only we do.
+#[test]
+fn towers_own_retry_and_timeout_pass_every_check() {
+    for (_, check) in checks::all::<TowerRetry>() {
+        passes(check);
+    }
+    for (_, check) in checks::all::<TowerTimeout>() {
         passes(check);
     }
 }

@@ -27,7 +27,7 @@ use seatbelt::{
     timeout::Timeout,
 };
 use tick::{Clock, ClockControl};
-use tower::{BoxError, Layer, Service, ServiceExt};
+use tower::{BoxError, Layer, Service, ServiceExt, retry::Policy, timeout::TimeoutLayer};
 use tower_outbound::{
     breaker::{Breaker as OurBreaker, CircuitBreakerLayer as OurBreakerLayer, Force},
     call::{CircuitState as OurState, RetryBudget, Verdict},
@@ -155,6 +155,33 @@ subjects! {
         setup.health.push(("closed circuits", Box::new(closed)));
         setup
     };
+}
+
+// ===== tower =====
+
+subjects! {
+    TowerRetry: Can::attempts(ATTEMPTS), |inner| {
+        Setup::new(tower::retry::RetryLayer::new(Again(ATTEMPTS - 1)).layer(inner))
+    };
+    TowerTimeout: Can::ONCE, |inner| Setup::new(TimeoutLayer::new(LIMIT).layer(inner));
+}
+
+/// So many more, with pauses.
+#[derive(Clone)]
+struct Again(usize);
+
+impl Policy<Get, Answer, BoxError> for Again {
+    type Future = tokio::time::Sleep;
+
+    fn retry(&mut self, _: &mut Get, outcome: &mut Outcome) -> Option<Self::Future> {
+        outcome.as_ref().err()?;
+        self.0 = self.0.checked_sub(1)?;
+        Some(tokio::time::sleep(Duration::from_millis(10)))
+    }
+
+    fn clone_request(&mut self, request: &Get) -> Option<Get> {
+        Some(request.clone())
+    }
 }
 
 // ===== seatbelt =====
