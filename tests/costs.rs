@@ -433,7 +433,7 @@ fn services_and_futures_are_small() {
         ("IdempotentRetry", sizes::<_, Get>(idempotent), (32, 800)),
         ("LoadBalance", sizes::<_, Get>(balance), (64, 48)),
         ("CircuitBreaker", sizes::<_, Get>(breaker), (40, 48)),
-        ("RecordTrail", sizes::<_, Get>(trail), (16, 80)),
+        ("RecordTrail", sizes::<_, Get>(trail), (16, 104)),
         (
             "the nest",
             sizes::<_, Get>(|server| nest().build(server).unwrap()),
