@@ -40,8 +40,8 @@ contract! {
     execution_timeout: OfExecutionTimeout [ExecutionTimeoutLayer];
     status_error_classifier: OfStatusErrorClassifier [StatusErrorClassifierLayer];
     backoff_retry: OfBackoffRetry [BackoffRetryLayer];
-    tower_retry: OfTowerRetry [TowerRetryLayer];
     idempotent_retry: OfIdempotentRetry [IdempotentRetryLayer];
+    tower_retry: OfTowerRetry [TowerRetryLayer];
     load_balance: OfLoadBalance [LoadBalanceLayer];
     circuit_breaker: OfCircuitBreaker [CircuitBreakerLayer];
     record_trail: OfRecordTrail [RecordTrailLayer];

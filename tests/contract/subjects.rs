@@ -27,6 +27,24 @@ const LIMIT: Duration = Duration::from_secs(10_000);
 const SLEEP_WINDOW: Duration = Duration::from_secs(5);
 const VOLUME: u32 = 1_000;
 
+/// A policy as it is written for tower: so many more attempts, without a pause.
+#[derive(Clone)]
+pub(crate) struct Twice(u32);
+
+impl<Res> Policy<Get, Res, BoxError> for Twice {
+    type Future = std::future::Ready<()>;
+
+    fn retry(&mut self, _: &mut Get, outcome: &mut Result<Res, BoxError>) -> Option<Self::Future> {
+        outcome.as_ref().err()?;
+        self.0 = self.0.checked_sub(1)?;
+        Some(std::future::ready(()))
+    }
+
+    fn clone_request(&mut self, request: &Get) -> Option<Get> {
+        Some(request.clone())
+    }
+}
+
 macro_rules! subjects {
     ($($name:ident: $above:ty => $below:ty, $can:expr, $build:expr;)*) => {
         $(
@@ -62,14 +80,11 @@ subjects! {
         let budget = budget();
         Setup::new(backoff().budget(budget.clone()).layer(inner)).spends(budget)
     };
-    OfTowerRetry: Get => Get, PAUSED, |inner| {
-        let budget = budget();
-        Setup::new(RetryLayer::tower(TwiceMore(2)).budget(budget.clone()).layer(inner)).spends(budget)
-    };
     OfIdempotentRetry: Get => Get, AT_ONCE, |inner| {
         let budget = budget();
         Setup::new(idempotent().budget(budget.clone()).layer(inner)).spends(budget)
     };
+    OfTowerRetry: Get => Get, PAUSED, |inner| Setup::new(RetryLayer::tower(Twice(2)).layer(inner));
     OfLoadBalance: Get => Get, Can::ONCE, |inner| {
         let balance = balance();
         Setup::new(balance.layer(inner)).balances(balance.handle())
@@ -160,24 +175,6 @@ fn statuses() -> StatusErrorClassifierLayer {
 fn backoff() -> BackoffRetryLayer {
     let backoff = Backoff::builder().attempts(3).jitter(Jitter::None);
     BackoffRetryLayer::new(backoff.build().unwrap())
-}
-
-/// A policy as it is written for tower, with pauses.
-#[derive(Clone)]
-struct TwiceMore(u32);
-
-impl<Res> Policy<Get, Res, BoxError> for TwiceMore {
-    type Future = tokio::time::Sleep;
-
-    fn retry(&mut self, _: &mut Get, outcome: &mut Result<Res, BoxError>) -> Option<Self::Future> {
-        outcome.as_ref().err()?;
-        self.0 = self.0.checked_sub(1)?;
-        Some(tokio::time::sleep(Duration::from_millis(10)))
-    }
-
-    fn clone_request(&mut self, request: &Get) -> Option<Get> {
-        Some(request.clone())
-    }
 }
 
 fn idempotent() -> IdempotentRetryLayer {
