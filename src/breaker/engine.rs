@@ -140,15 +140,16 @@ impl Engine {
         }
     }
 
-    /// Takes the probe, if one may go out; else says what is the case by now.
-    pub(super) fn take_probe(&self, now: u64) -> Result<Change, Gate> {
+    /// Takes the probe, if one may go out; else says what is the case by now. The clock is read after the word: a
+    /// thread that was held up in between must not measure a sleep by a time before it.
+    pub(super) fn take_probe(&self, now: impl Fn() -> u64) -> Result<Change, Gate> {
         loop {
             let word = self.word();
-            match self.look_closer(word, || now) {
+            match self.look_closer(word, &now) {
                 Gate::Probe => {}
                 other => return Err(other),
             }
-            let probing = Word::new(State::Probing, word.generation(), millis_up(now), 0);
+            let probing = Word::new(State::Probing, word.generation(), millis_up(now()), 0);
             if self
                 .word
                 .compare_exchange(word.0, probing.0, AcqRel, Acquire)

@@ -240,18 +240,18 @@ impl Shard {
     ) -> Result<Permit, CircuitOpen> {
         match self.core.engine.look(&now) {
             Gate::Pass(word) => Ok(Permit::new(self.clone(), word)),
-            Gate::Probe if may_probe => self.take_probe(now()),
+            Gate::Probe if may_probe => self.take_probe(now),
             Gate::Probe => Err(self.refuse(CircuitState::Open)),
             Gate::Reject { state, retry_in } => Err(self.reject(state, retry_in)),
         }
     }
 
     #[cold]
-    fn take_probe(self: &Arc<Self>, now: u64) -> Result<Permit, CircuitOpen> {
+    fn take_probe(self: &Arc<Self>, now: impl Fn() -> u64) -> Result<Permit, CircuitOpen> {
         let core = &self.core;
         let taken = core.events.order(
             &core.name,
-            || core.engine.take_probe(now),
+            || core.engine.take_probe(&now),
             |taken| taken.as_ref().ok().copied(),
         );
         match taken {
@@ -292,14 +292,15 @@ impl Shard {
     #[inline]
     pub(super) fn settle_at(&self, admitted: Word, verdict: Verdict, now: impl Fn() -> u64) {
         if let Some(step) = self.core.engine.settle(admitted, self.lane, verdict, &now) {
-            self.take(step, admitted, now());
+            self.take(step, admitted, now);
         }
     }
 
     #[cold]
-    fn take(&self, step: Step, admitted: Word, now: u64) {
+    fn take(&self, step: Step, admitted: Word, now: impl Fn() -> u64) {
+        // When its turn has come: the sleep window begins as the circuit opens.
         self.core
-            .step(|engine| engine.take(step, admitted, self.lane, now));
+            .step(|engine| engine.take(step, admitted, self.lane, now()));
     }
 
     #[cold]

@@ -47,7 +47,7 @@ impl Driven {
     fn admit(&self, now: u64) -> Result<(Word, Option<Change>), Gate> {
         match self.0.look(|| now) {
             Gate::Pass(word) => Ok((word, None)),
-            Gate::Probe => self.0.take_probe(now).map(|change| (change.to, Some(change))),
+            Gate::Probe => self.0.take_probe(|| now).map(|change| (change.to, Some(change))),
             reject => Err(reject),
         }
     }
@@ -388,6 +388,7 @@ fn a_circuit_that_opened_within_a_millisecond_never_sleeps_too_short() {
     assert!(engine.admit(opened + SLEEP + MILLI).is_ok());
 }
 
+/// RAC-03.
 #[test]
 fn thirty_two_threads_that_ask_as_the_sleep_window_ends_get_one_probe() {
     const THREADS: usize = 32;
@@ -512,4 +513,28 @@ fn a_probe_that_was_overtaken_while_it_was_settled_is_stale() {
     assert_eq!(engine.0.take(step, probe, 0, SLEEP + LEASE), None);
     assert_eq!(engine.0.counts(0).stale(), 1);
     assert!(engine.settle(other, 0, Verdict::Success, SLEEP + LEASE).is_some());
+}
+
+#[test]
+fn a_thread_that_was_held_up_on_its_way_to_the_probe_is_told_no_wait_longer_than_the_sleep_window() {
+    let engine = Driven(Engine::new(settings(1, 50, 1)));
+    let (word, _) = engine.admit(0).unwrap();
+    engine.settle(word, 0, Verdict::Failure, 0);
+    // As the sleep ends it reads the clock; before it goes on, another thread's probe goes out and fails, later.
+    let held_up = std::cell::Cell::new(false);
+    let clock = || {
+        if held_up.replace(true) {
+            return 3 * SLEEP;
+        }
+        let (probe, _) = engine.admit(SLEEP).unwrap();
+        engine.settle(probe, 0, Verdict::Failure, 3 * SLEEP);
+        SLEEP
+    };
+    assert_eq!(
+        engine.0.take_probe(clock),
+        Err(Gate::Reject {
+            state: CircuitState::Open,
+            retry_in: Some(Duration::from_nanos(SLEEP))
+        })
+    );
 }

@@ -521,6 +521,7 @@ mod tests {
         assert!(spend(&budget) && budget.withdraw().is_none());
     }
 
+    /// RAC-07.
     #[test]
     fn threads_lose_neither_deposits_nor_withdrawals() {
         let budget = RetryBudget::builder()
