@@ -1,7 +1,7 @@
 //! Hystrix around feign around ribbon, against real servers that refuse, stall, reset and answer 503.
 //!
 //! ```text
-//! cargo run --release --example nesting --features full
+//! cargo run --example nesting --all-features
 //! ```
 //!
 //! With no arguments it starts its own servers on loopback and tells a story in four parts. Each server counts the
@@ -121,7 +121,8 @@ async fn each_kind_of_server(show: &mut Show) -> Result<bool, BoxError> {
     show.title("1. A GET and a POST to each kind of server, with a healthy one as the next endpoint");
     show.text(
         "   Connect and read limits are equal here, 500 ms, and still each error names the right one. A GET goes on\n   \
-         to the healthy server. A POST does so only when it is proved that nothing of it was sent.",
+         to the healthy server. A POST does so only when it is proved that nothing of it was sent. Below, \"sent\" is\n   \
+         what the nest says may have reached a server, and \"received\" what the server has counted.",
     );
     let kinds = [
         ("healthy", Manner::Answers(200)),
@@ -173,6 +174,10 @@ async fn an_outage(show: &mut Show) -> Result<bool, BoxError> {
     show.title(
         "2. An outage: two of three servers fail, the circuit opens; they leave the stream, it recovers",
     );
+    show.text(
+        "   There are no retries in this stack, so that the outage shows. The circuit opens when at least half of at\n   \
+         least 10 outcomes are failures, whichever outcome it is that completes them.",
+    );
     let sleep_window = Duration::from_secs(2);
     let good = Backend::start("healthy", Manner::Answers(200)).await?;
     let resets = Backend::start("resets", Manner::ResetsAfterReading).await?;
@@ -219,7 +224,7 @@ async fn an_outage(show: &mut Show) -> Result<bool, BoxError> {
     }
     let opened = breaker.state() == tower_outbound::call::CircuitState::Open;
     show.text(&format!(
-        "\n    {rejected} calls were rejected without a word to any server"
+        "\n    {rejected} of 20 calls were rejected without a word to any server"
     ));
 
     for server in [&resets, &refuses] {
@@ -230,13 +235,14 @@ async fn an_outage(show: &mut Show) -> Result<bool, BoxError> {
         sleep_window.as_secs()
     ));
     tokio::time::sleep(sleep_window + Duration::from_millis(100)).await;
-    for _ in 0..2 {
+    for asked in ["POST /orders, the probe", "POST /orders"] {
+        let before = breaker.state();
         let (outcome, took) = send(&nest, &Method::POST, "/orders").await?;
         show.call(
-            "POST /orders",
+            asked,
             &outcome,
             took,
-            &format!("breaker {}", breaker.state()),
+            &format!("breaker {before} before, {} after", breaker.state()),
         );
         outcomes.push(outcome);
     }

@@ -35,6 +35,8 @@
 //! ```
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod macros;
+
 #[cfg(feature = "balance")]
 #[cfg_attr(docsrs, doc(cfg(feature = "balance")))]
 pub mod balance;

@@ -177,6 +177,21 @@ async fn each_preset_passes_what_it_calls_a_success_and_makes_errors_of_the_rest
 }
 
 #[test]
+fn a_word_on_one_status_leaves_the_others_as_they_are() {
+    for policy in [
+        StatusPolicy::feign().ignored(StatusCode::GONE),
+        StatusPolicy::feign().success(StatusCode::GONE),
+        StatusPolicy::feign().failure(StatusCode::OK),
+    ] {
+        assert_eq!(
+            policy.verdict(StatusCode::NOT_FOUND),
+            Verdict::Failure,
+            "{policy:?}"
+        );
+    }
+}
+
+#[test]
 fn by_default_every_transient_status_is_a_failure() {
     for status in StatusSet::TRANSIENT.iter() {
         assert_eq!(

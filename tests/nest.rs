@@ -78,12 +78,12 @@ fn reset() -> Result<Response<Empty<Bytes>>, io::Error> {
 }
 
 #[test]
-fn the_default_plan_is_four_attempts_in_24_seconds_and_has_no_finding() {
+fn the_default_plan_is_four_attempts_in_26_seconds_and_has_no_finding() {
     let plan = builder().plan();
-    // Four times 1 s to connect and 5 s to read, and a pause of at most 100 ms before the second pass.
+    // Four times 1 s to connect and 5 s to read, twice 1 s for the body of an error, a pause of at most 100 ms.
     assert_eq!(
         (plan.attempts(), plan.longest()),
-        (4, Duration::from_millis(24_100))
+        (4, Duration::from_millis(26_100))
     );
     assert_eq!(plan.findings(), []);
 }
@@ -93,14 +93,14 @@ fn a_plan_that_does_not_fit_is_refused_unless_it_is_accepted() {
     let limit = Duration::from_secs(24);
     let tight = || builder().execution_limit(limit);
     let finding = Finding::PlanExceedsExecutionLimit {
-        plan: Duration::from_millis(24_100),
+        plan: Duration::from_millis(26_100),
         limit,
     };
     assert_eq!(tight().plan().findings(), [finding]);
     let error = tight().build(()).unwrap_err();
     assert_eq!((error.field(), error.value()), ("execution_limit", "24s"));
     assert!(
-        error.fix().contains("24.1s") && error.fix().contains("accept_cut_short"),
+        error.fix().contains("26.1s") && error.fix().contains("accept_cut_short"),
         "{error}"
     );
     assert!(tight().accept_cut_short().build(()).is_ok());

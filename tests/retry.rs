@@ -29,8 +29,8 @@ use tower::{BoxError, Layer, Service, ServiceExt, service_fn};
 use tower_outbound::{
     call::{
         AttemptOutcome, CallScope, Earned, Endpoint, Event, Fault, FaultError, FaultKind, NoTimeLeft,
-        NotReady, NotRetried, OnceBody, ReadPhase, Rejection, RetryBudget, RetryTo, Sent, StatusSet, Trail,
-        scope,
+        NotReady, NotRetried, OnceBody, ReadPhase, Rejection, RetryBudget, RetryTo, Sent, StatusError,
+        StatusSet, Trail, Verdict, scope,
     },
     retry::{
         Backoff, BackoffRetryLayer, Idempotent, IdempotentRetryLayer, Jitter, RetryLayer, RetryPolicy,
@@ -1426,4 +1426,67 @@ fn services_and_futures_are_send_and_sync_when_the_inner_ones_are() {
         IdempotentRetryLayer::new(Idempotent::default()).layer(holding);
     shared(&service);
     future(&service.call(get().map(|_| Arc::new(()))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_the_clock_has_jumped_over_the_deadline_in_a_pause_the_error_that_is_known_is_returned() {
+    let (service, calls) =
+        scripted(|_, _: Request<String>| Err::<(), _>(error(FaultKind::Reset, Sent::Maybe)));
+    let stack = BackoffRetryLayer::new(steady(5)).layer(service);
+    let mut call = task::spawn(before(Duration::from_millis(150), stack.oneshot(get())));
+    assert_pending!(call.poll());
+    advance(Duration::from_millis(200)).await;
+    let error = assert_ready!(call.poll()).unwrap_err();
+    assert_eq!(
+        (calls.load(SeqCst), Fault::of(&*error).kind()),
+        (1, FaultKind::Reset)
+    );
+    let reason = NotRetried::DeadlineTooClose {
+        pause: Duration::from_millis(200),
+        left: Duration::from_millis(150),
+    };
+    assert_eq!(stops(&error), [reason]);
+}
+
+/// How many attempts this policy makes when every one ends in an error with this status.
+async fn attempts_at(policy: Backoff, status: u16) -> usize {
+    let (service, calls) = scripted(move |_, _: Request<String>| {
+        let (head, ()) = Response::builder().status(status).body(()).unwrap().into_parts();
+        Err::<Answer, _>(StatusError::new(head, Verdict::Failure, Bytes::new(), true, None).into())
+    });
+    let mut retried = BackoffRetryLayer::new(policy).layer(service);
+    call(&mut retried, get()).await.unwrap_err();
+    calls.load(SeqCst)
+}
+
+#[tokio::test(start_paused = true)]
+async fn errors_with_a_status_are_retried_if_it_is_one_of_the_policys() {
+    let of_its_own = || {
+        let statuses = StatusSet::EMPTY.with(StatusCode::CONFLICT);
+        Backoff::builder().statuses(statuses).build().unwrap()
+    };
+    let none = || Backoff::builder().statuses(StatusSet::EMPTY).build().unwrap();
+    for (status, by_default, by_its_own) in [
+        (408, 2, 1),
+        (409, 1, 2),
+        (429, 2, 1),
+        (500, 1, 1),
+        (502, 2, 1),
+        (503, 2, 1),
+        (504, 2, 1),
+    ] {
+        let seen = (
+            attempts_at(Backoff::default(), status).await,
+            attempts_at(of_its_own(), status).await,
+            attempts_at(none(), status).await,
+        );
+        assert_eq!(seen, (by_default, by_its_own, 1), "{status}");
+    }
+}
+
+#[test]
+fn a_policy_tells_how_many_attempts_it_makes() {
+    assert_eq!(Backoff::never().max_attempts(), 1);
+    assert_eq!(Backoff::default().max_attempts(), 2);
+    assert_eq!(feign().max_attempts(), 5);
 }

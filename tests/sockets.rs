@@ -242,6 +242,16 @@ async fn the_trail_tells_where_each_attempt_went_and_keeps_no_query() {
     assert!(!error.to_string().contains("secret"), "{error}");
 }
 
+#[tokio::test]
+async fn a_nest_for_plain_http_refuses_an_endpoint_with_another_scheme() {
+    let endpoints = [Endpoint::new("https://a:1").unwrap()].into_iter().collect();
+    let error = Nest::builder("orders", endpoints)
+        .build_http::<Full<Bytes>>()
+        .unwrap_err();
+    assert_eq!((error.field(), error.value()), ("endpoints", "https://a:1"));
+    assert!(error.fix().contains("TLS"), "{error}");
+}
+
 /// A body that never ends, as long as somebody reads it.
 struct Endless;
 

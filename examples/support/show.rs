@@ -150,7 +150,7 @@ pub fn sent_to(outcome: &Outcome, address: &str) -> usize {
 fn failure(error: &BoxError) -> String {
     let fault = Fault::of(&**error);
     match fault.kind() {
-        FaultKind::Status(status) => format!("error: {status}"),
+        FaultKind::Status(status) => format!("error: status {status}"),
         kind => format!("error: {kind}"),
     }
 }

@@ -115,6 +115,8 @@ struct Underway {
     endpoint: Endpoint,
     counters: Arc<Counters>,
     started: Instant,
+    /// Is it a part of a call that keeps a trail?
+    recorded: bool,
 }
 
 impl InFlight {
@@ -124,6 +126,7 @@ impl InFlight {
             endpoint,
             counters,
             started,
+            recorded: scope::current(|scope| scope.keeps_trail()),
         }))
     }
 
@@ -139,6 +142,10 @@ impl Drop for InFlight {
     fn drop(&mut self) {
         if let Some(underway) = self.0.take() {
             underway.counters.abandoned.fetch_add(1, Relaxed);
+            if !underway.recorded {
+                // Should it be dropped within another call, that one has no part in it.
+                return;
+            }
             scope::current(|scope| {
                 if scope.keeps_trail() {
                     scope.record(Attempt::new(

@@ -42,20 +42,7 @@ impl<S, R, C> LoadBalance<S, R, C> {
         BalanceHandle::new(self.balance.pool.clone())
     }
 
-    /// The service below.
-    pub fn get_ref(&self) -> &S {
-        &self.inner
-    }
-
-    /// The service below.
-    pub fn get_mut(&mut self) -> &mut S {
-        &mut self.inner
-    }
-
-    /// The service below.
-    pub fn into_inner(self) -> S {
-        self.inner
-    }
+    crate::macros::inner_service!(S);
 }
 
 impl<S, Req, R, C> Service<Req> for LoadBalance<S, R, C>

@@ -17,7 +17,7 @@ use super::{
     layer::{Balance, NAME, Start},
     rule::Rule,
 };
-use crate::call::{Addressed, BoxError, NoEndpoint, NotReady, scope};
+use crate::call::{Addressed, BoxError, NoEndpoint, NotReady, scope, timer::poll_timer};
 
 pin_project! {
     /// Waits for an endpoint, then for the service below, then starts the attempt.
@@ -86,7 +86,7 @@ impl<S, Req, R, C> Waiting<S, Req, R, C> {
                 this.timer.set(Some(sleep_until(until)));
             }
             if let Some(timer) = this.timer.as_mut().as_pin_mut() {
-                ready!(timer.poll(cx));
+                ready!(poll_timer(timer, cx));
                 this.timer.set(None);
             }
         }

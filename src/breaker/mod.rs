@@ -94,6 +94,10 @@
 //! through in between, as the inner service was not asked. A task that waits for the inner service is woken when the
 //! circuit comes to reject. Errors from `poll_ready` are the inner service's alone.
 //!
+//! What the inner service holds for a call that it was ready for (the slot of a concurrency limit, for instance) it
+//! holds on if that call is rejected, until the instance is called again or dropped. Call clones, as `oneshot` does,
+//! rather than keeping one instance for long.
+//!
 //! # Cost
 //!
 //! A call through a closed circuit takes no lock and allocates nothing. It reads the clock once, at its end, and

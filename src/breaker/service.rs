@@ -51,20 +51,7 @@ impl<S, C> CircuitBreaker<S, C> {
         &self.breaker
     }
 
-    /// The inner service.
-    pub fn get_ref(&self) -> &S {
-        &self.inner
-    }
-
-    /// The inner service.
-    pub fn get_mut(&mut self) -> &mut S {
-        &mut self.inner
-    }
-
-    /// The inner service, without the breaker.
-    pub fn into_inner(self) -> S {
-        self.inner
-    }
+    crate::macros::inner_service!(S);
 
     /// The state, where no call would be let through now.
     #[inline]

@@ -186,7 +186,7 @@ impl RetryBudget {
         if inner.cap.is_none() {
             inner.count(second);
         }
-        inner.credit(inner.share + inner.fill(now), inner.cap(second));
+        inner.credit(inner.share.saturating_add(inner.fill(now)), inner.cap(second));
     }
 }
 

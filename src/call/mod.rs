@@ -20,10 +20,12 @@ pub(crate) mod config;
 pub mod connecting;
 mod endpoint;
 mod fault;
+mod millis;
 mod request;
 pub mod retry_after;
 pub mod scope;
 mod status;
+pub(crate) mod timer;
 mod trail;
 mod verdict;
 
@@ -43,7 +45,8 @@ pub use self::{
     endpoint::{Addressed, Eligibility, Endpoint, EndpointBuilder, HostHeader, Veto},
     fault::{
         CircuitOpen, CircuitState, ConnectTimedOut, ExecutionTimedOut, Fault, FaultError, FaultKind,
-        NoEndpoint, NoTimeLeft, NotReady, ReadPhase, ReadTimedOut, Rejection, Sent, StatusError, chain,
+        NoEndpoint, NoTimeLeft, NotReady, ReadPhase, ReadTimedOut, Rejection, RequestBodyFailed, Sent,
+        StatusError, chain,
     },
     request::{IDEMPOTENCY_KEY, KeptRequest, NotRepeatable, OutboundRequest, Semantics},
     scope::CallScope,

@@ -156,7 +156,10 @@ impl<B: RepeatBody> OutboundRequest for Request<B> {
     type Kept = KeptRequest<B>;
 
     fn semantics(&self) -> Semantics {
-        Semantics::of(self.method()).keyed(self.headers().contains_key(IDEMPOTENCY_KEY))
+        let key = self.headers().get(IDEMPOTENCY_KEY);
+        // A blank one tells the server nothing.
+        let keyed = key.is_some_and(|key| !key.as_bytes().trim_ascii().is_empty());
+        Semantics::of(self.method()).keyed(keyed)
     }
 
     fn keep(&self) -> Option<KeptRequest<B>> {
@@ -199,7 +202,7 @@ pub struct KeptRequest<B> {
 #[derive(Debug)]
 struct FlatHeaders {
     text: Vec<u8>,
-    lines: usize,
+    names: usize,
 }
 
 /// What stands in front of each line: the lengths of name and value, and whether the value is a secret.
@@ -207,9 +210,8 @@ const PREFIX: usize = 9;
 
 impl FlatHeaders {
     fn new(headers: &HeaderMap) -> Self {
-        let lines = headers.len();
         // Most lines fit into 64 bytes; a long cookie grows the buffer once.
-        let mut text = Vec::with_capacity(lines * 64);
+        let mut text = Vec::with_capacity(headers.len() * 64);
         for (name, value) in headers {
             let (name, value, secret) = (name.as_str().as_bytes(), value.as_bytes(), value.is_sensitive());
             // Lengths beyond four bytes cannot come from a HeaderMap, which would take gigabytes.
@@ -219,11 +221,14 @@ impl FlatHeaders {
             text.extend_from_slice(name);
             text.extend_from_slice(value);
         }
-        FlatHeaders { text, lines }
+        FlatHeaders {
+            text,
+            names: headers.keys_len(),
+        }
     }
 
     fn restore(&self) -> HeaderMap {
-        let mut headers = HeaderMap::with_capacity(self.lines);
+        let mut headers = HeaderMap::with_capacity(self.names);
         let text = Bytes::copy_from_slice(&self.text);
         let mut at = 0;
         while let Some((name, value, next)) = line(&text, at) {
@@ -306,6 +311,15 @@ mod tests {
     }
 
     #[test]
+    fn thousands_of_lines_of_one_header_survive() {
+        let mut request = Request::new(());
+        for _ in 0..30_000 {
+            request.headers_mut().append("x", HeaderValue::from_static("1"));
+        }
+        assert_eq!(restored(&request).headers().len(), 30_000);
+    }
+
+    #[test]
     fn methods_have_the_semantics_of_rfc_9110_and_unknown_ones_are_unsafe() {
         let of = |name: &str| {
             let method = Method::from_bytes(name.as_bytes()).unwrap();
@@ -338,6 +352,11 @@ mod tests {
             .body(())
             .unwrap();
         assert!(!plain.semantics().is_keyed());
+        let blank = Request::post("/")
+            .header("idempotency-key", " ")
+            .body(())
+            .unwrap();
+        assert!(!blank.semantics().is_keyed());
         assert!(keyed.semantics().is_keyed());
     }
 

@@ -20,7 +20,7 @@ use tower::BoxError;
 
 use super::{
     endpoint::Endpoint,
-    fault::Fault,
+    fault::{Fault, Sent},
     trail::{Attempt, AttemptOutcome, CallFailed, Event, Trail},
 };
 
@@ -37,6 +37,10 @@ pub struct CallScope {
     /// May the next pick be one of the endpoints that were tried, as any other?
     reuses_tried: bool,
     picked: Option<Endpoint>,
+    /// The number in the trail of the attempt that is under way, if a layer below has written it down.
+    written: Option<usize>,
+    /// Has an attempt failed that may have reached a server?
+    may_have_been_sent: bool,
     /// The retry budget that has counted this call, or 0.
     counted_by: usize,
     journal: Journal,
@@ -60,6 +64,8 @@ impl CallScope {
         stay: None,
         reuses_tried: false,
         picked: None,
+        written: None,
+        may_have_been_sent: false,
         counted_by: 0,
         journal: Journal::Closed,
         owner: false,
@@ -93,6 +99,7 @@ impl CallScope {
             deadline: self.deadline,
             stay: self.stay.take(),
             reuses_tried: self.reuses_tried,
+            may_have_been_sent: self.may_have_been_sent,
             counted_by: self.counted_by,
             within_a_call: true,
             ..CallScope::NOWHERE
@@ -204,33 +211,54 @@ impl CallScope {
         self.trail().map_or(0, Trail::len)
     }
 
+    /// Has an attempt of this call failed that may have reached a server? A later one that provably did not changes
+    /// nothing about that.
+    pub fn may_have_been_sent(&self) -> bool {
+        self.may_have_been_sent
+    }
+
     /// Writes into the trail, starting it if need be. Nothing happens where nobody would read it.
     pub fn record(&mut self, event: impl Into<Event>) {
         if let Journal::Open(trail) = &mut self.journal {
-            trail.get_or_insert_default().push(event.into());
+            let attempt = trail.get_or_insert_default().push(event.into());
+            self.written = attempt.or(self.written);
         }
     }
 
     /// Writes a successful attempt into the trail, if an earlier attempt has started it.
     pub fn record_answer(&mut self, attempt: Attempt) {
-        if let Journal::Open(Some(trail)) = &mut self.journal {
-            trail.push(attempt.into());
+        if let Journal::Open(Some(_)) = &self.journal {
+            self.record(attempt);
         }
     }
 
-    /// Sees to it that an attempt which failed is in the trail: as `before` says how many were in it when the
-    /// attempt started, a layer below may have written it down, as failed or as answered.
-    pub fn record_failure(&mut self, before: usize, started: Instant, fault: Fault) {
-        if self.attempts() == before {
-            let endpoint = self.picked.clone();
-            self.record(Attempt::new(
-                endpoint,
-                started,
-                Instant::now(),
-                AttemptOutcome::Failed(fault),
-            ));
-        } else if let Journal::Open(Some(trail)) = &mut self.journal {
-            trail.blame_last(fault);
+    /// An attempt starts: nothing has been written of it.
+    pub fn attempt_starts(&mut self) {
+        self.written = None;
+    }
+
+    /// Has a layer below written down the attempt that is under way?
+    pub fn is_written(&self) -> bool {
+        self.written.is_some()
+    }
+
+    /// Sees to it that the attempt under way is in the trail as failed, whether or not a layer below has written it
+    /// down, as failed or as answered.
+    pub fn record_failure(&mut self, started: Instant, fault: Fault) {
+        self.may_have_been_sent |= fault.sent() == Sent::Maybe;
+        match (self.written, &mut self.journal) {
+            (Some(attempt), Journal::Open(Some(trail))) => trail.blame(attempt, fault),
+            // Turned away on this side: that was no attempt.
+            _ if fault.is_rejection() => {}
+            _ => {
+                let outcome = AttemptOutcome::Failed(fault);
+                self.record(Attempt::new(
+                    self.picked.clone(),
+                    started,
+                    Instant::now(),
+                    outcome,
+                ));
+            }
         }
     }
 
@@ -246,13 +274,23 @@ impl CallScope {
     /// Ends the part of the call that this scope stands for: the scope around it learns where the last attempt
     /// went, and an error takes the trail with it, if the trail ends here.
     pub fn finish<T>(&mut self, result: Result<T, BoxError>) -> Result<T, BoxError> {
-        if let Some(endpoint) = self.picked.take() {
-            current(|around| around.set_picked(endpoint));
+        // What belongs to this call alone is not told to one around it.
+        if !self.owner {
+            current(|around| self.tell(around));
         }
         result.map_err(|error| match self.take_trail() {
-            Some(trail) if !trail.is_empty() => Box::new(CallFailed::new(trail, error)),
+            Some(trail) if !trail.events().is_empty() => Box::new(CallFailed::new(trail, error)),
             _ => error,
         })
+    }
+
+    fn tell(&mut self, around: &mut CallScope) {
+        if around.within_a_call {
+            around.picked = self.picked.take().or(around.picked.take());
+            around.written = self.written.or(around.written);
+            around.may_have_been_sent |= self.may_have_been_sent;
+            around.counted_by = self.counted_by;
+        }
     }
 
     /// The trail, if this scope owns one and an attempt has failed.
@@ -422,18 +460,42 @@ mod tests {
     fn a_failure_is_written_down_once_whichever_layer_saw_it_first() {
         let now = Instant::now();
         let mut scope = CallScope::begin();
-        scope.record_failure(0, now, fault());
+        scope.record_failure(now, fault());
         assert_eq!(scope.attempts(), 1);
-        scope.record_failure(0, now, fault());
+        scope.record_failure(now, fault());
         assert_eq!(scope.attempts(), 1, "a layer below had it");
+        scope.attempt_starts();
         scope.record_answer(Attempt::new(None, now, now, AttemptOutcome::Answered));
-        scope.record_failure(1, now, fault());
+        scope.record_failure(now, fault());
         let last = scope.trail().unwrap().attempts().last().unwrap().outcome();
         assert_eq!(
             (scope.attempts(), last),
             (2, AttemptOutcome::Failed(fault())),
             "the answer was a failure"
         );
+    }
+
+    #[test]
+    fn what_may_have_been_sent_stays_so_for_the_whole_call_and_for_no_other() {
+        let now = Instant::now();
+        let unsent = Fault::new(FaultKind::ConnectRefused, Sent::No);
+        let mut call = CallScope::begin();
+        for (fault, may_have_been_sent) in [(unsent, false), (fault(), true), (unsent, true)] {
+            call.enter(|| {
+                let mut part = CallScope::join();
+                part.record_failure(now, fault);
+                let _ = part.finish(Ok(()));
+                let mut other = CallScope::begin();
+                assert!(!other.may_have_been_sent());
+                other.set_picked(endpoint("http://other"));
+                let _ = other.finish(Ok(()));
+            });
+            assert_eq!(call.may_have_been_sent(), may_have_been_sent);
+            assert!(
+                call.picked().is_none(),
+                "another call says nothing of where it went"
+            );
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use tower::BoxError;
 use super::{
     endpoint::Endpoint,
     fault::{Fault, chain},
+    millis::Millis,
 };
 
 /// How many events are kept from the beginning of a call, and as many from its end.
@@ -42,6 +43,7 @@ pub enum Event {
 /// One sending of a request.
 #[derive(Debug, Clone)]
 pub struct Attempt {
+    ordinal: usize,
     endpoint: Option<Endpoint>,
     started: Instant,
     ended: Instant,
@@ -180,24 +182,34 @@ impl Trail {
         self.attempts().next().map(Attempt::started)
     }
 
-    pub(super) fn push(&mut self, event: Event) {
-        self.attempts += usize::from(matches!(event, Event::Attempt(_)));
+    /// Adds an event. An attempt gets its number, and that comes back.
+    pub(super) fn push(&mut self, mut event: Event) -> Option<usize> {
+        let mut number = None;
+        if let Event::Attempt(attempt) = &mut event {
+            self.attempts += 1;
+            attempt.ordinal = self.attempts;
+            number = Some(self.attempts);
+        }
         if self.events.len() >= 2 * KEPT {
             // The beginning tells how it started and the end how it ended.
             self.events.remove(KEPT);
             self.omitted += 1;
         }
         self.events.push(event);
+        number
     }
 
-    /// A layer further up counts the answer of the last attempt as a failure.
-    pub(super) fn blame_last(&mut self, fault: Fault) {
-        let last = self.events.iter_mut().rev().find_map(|event| match event {
-            Event::Attempt(attempt) => Some(attempt),
-            _ => None,
-        });
-        if let Some(attempt) = last.filter(|attempt| attempt.outcome == AttemptOutcome::Answered) {
-            attempt.outcome = AttemptOutcome::Failed(fault);
+    /// A layer further up counts the answer of this attempt as a failure.
+    pub(super) fn blame(&mut self, ordinal: usize, fault: Fault) {
+        for event in self.events.iter_mut().rev() {
+            if let Event::Attempt(attempt) = event {
+                if attempt.ordinal == ordinal {
+                    if attempt.outcome == AttemptOutcome::Answered {
+                        attempt.outcome = AttemptOutcome::Failed(fault);
+                    }
+                    return;
+                }
+            }
         }
     }
 }
@@ -211,11 +223,17 @@ impl Attempt {
         outcome: AttemptOutcome,
     ) -> Self {
         Attempt {
+            ordinal: 0,
             endpoint,
             started,
             ended,
             outcome,
         }
+    }
+
+    /// Which attempt of its call it is, from 1 on. 0: it is in no trail yet.
+    pub fn ordinal(&self) -> usize {
+        self.ordinal
     }
 
     /// Where it went. `None`: no layer that picks endpoints was in the stack.
@@ -301,34 +319,17 @@ impl From<Stop> for Event {
     }
 }
 
-/// A time without the digits that nobody reads.
-struct Millis(Duration);
-
-impl fmt::Display for Millis {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0 < Duration::from_secs(1) {
-            write!(f, "{}ms", self.0.as_millis())
-        } else {
-            write!(
-                f,
-                "{:?}",
-                self.0 - Duration::from_nanos(u64::from(self.0.subsec_nanos() % 1_000_000))
-            )
-        }
-    }
-}
-
 impl fmt::Display for NotRetried {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             NotRetried::MayHaveBeenSent => {
-                f.write_str("it may have reached a server and is neither safe nor keyed")
+                f.write_str("a server may have seen it, and it is neither safe nor has an Idempotency-Key")
             }
             NotRetried::NotTransient => f.write_str("another attempt would not mend it"),
             NotRetried::NotByRule => f.write_str("the policy does not retry such a request on such a fault"),
             NotRetried::Rejected => f.write_str("it was rejected on this side"),
             NotRetried::NoEndpoint => f.write_str("no endpoint is left"),
-            NotRetried::AttemptsUsedUp { limit } => write!(f, "all {limit} attempts were made"),
+            NotRetried::AttemptsUsedUp { limit } => write!(f, "its {limit} attempts were made"),
             NotRetried::BudgetSpent => f.write_str("the retry budget is spent"),
             NotRetried::DeadlineTooClose { pause, left } => {
                 write!(
@@ -417,7 +418,8 @@ impl fmt::Display for Trail {
 
 /// The final error of a call, with the [`Trail`] that led to it.
 ///
-/// Its source is the error of the last attempt, or of the layer that ended the call: [`Fault::of`] and a walk over
+/// It reads as the kind of the fault and what is at the bottom of it, and then the trail. Its source is the error of
+/// the last attempt, or of the layer that ended the call: [`Fault::of`] and a walk over
 /// the sources find it.
 #[derive(Debug)]
 pub struct CallFailed {
@@ -443,13 +445,13 @@ impl CallFailed {
 
 impl fmt::Display for CallFailed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} (attempts: {}; {})",
-            self.source,
-            self.trail.len(),
-            self.trail
-        )
+        let kind = Fault::of(&*self.source).kind();
+        // Of a chain of wrappers the innermost tells what happened.
+        match chain(&*self.source).last() {
+            Some(cause) => write!(f, "{kind}: {cause}")?,
+            None => write!(f, "{kind}: {}", self.source)?,
+        }
+        write!(f, " (attempts: {}; {})", self.trail.len(), self.trail)
     }
 }
 
@@ -486,7 +488,7 @@ mod tests {
             trail.to_string(),
             "a:1 connect refused (not sent) after 3ms; IdempotentRetry: next endpoint; \
              a:1 closed before the answer was complete (may have been sent) after 3ms; \
-             IdempotentRetry: not retried, it may have reached a server and is neither safe nor keyed"
+             IdempotentRetry: not retried, a server may have seen it, and it is neither safe nor has an Idempotency-Key"
         );
     }
 

@@ -2,7 +2,7 @@
 
 use std::{error::Error, sync::Arc};
 
-use super::fault::{Fault, FaultKind, StatusError, chain};
+use super::fault::{Fault, FaultKind, StatusError};
 
 /// An error as classifiers see it, whatever layer it comes from.
 pub type ErrorRef<'a> = &'a (dyn Error + Send + Sync + 'static);
@@ -24,7 +24,7 @@ impl Verdict {
     /// Rejections by a layer of this crate, and finding no endpoint, are [`Ignored`](Verdict::Ignored): no server
     /// had a part in them. All other faults are a [`Failure`](Verdict::Failure).
     pub fn of(error: &(dyn Error + 'static)) -> Verdict {
-        if let Some(status) = chain(error).find_map(|error| error.downcast_ref::<StatusError>()) {
+        if let Some(status) = StatusError::of(error) {
             return status.verdict();
         }
         match Fault::of(error).kind() {

@@ -12,8 +12,8 @@ use pin_project_lite::pin_project;
 use tokio::time::{Duration, Instant, Sleep, sleep_until};
 use tower::BoxError;
 
-use super::layer::Settings;
-use crate::call::{Prefix, StatusError, Verdict, scope};
+use super::{HttpAnswer, layer::Settings};
+use crate::call::{Prefix, StatusError, Verdict, scope, timer::poll_timer};
 
 pin_project! {
     /// The future of a [`StatusErrorClassifier`](super::StatusErrorClassifier).
@@ -61,9 +61,10 @@ impl<F, B> StatusErrorClassifierFuture<F, B> {
     }
 }
 
-impl<F, B, E> Future for StatusErrorClassifierFuture<F, B>
+impl<F, A, B, E> Future for StatusErrorClassifierFuture<F, B>
 where
-    F: Future<Output = Result<Response<B>, E>>,
+    F: Future<Output = Result<A, E>>,
+    A: HttpAnswer<Body = B>,
     E: Into<BoxError>,
     B: Body,
 {
@@ -74,7 +75,7 @@ where
         loop {
             match this.state.as_mut().project() {
                 StateProj::Calling { future } => {
-                    let outcome = ready!(future.poll(cx));
+                    let outcome = ready!(future.poll(cx)).map(A::into_response);
                     let error = match outcome {
                         Ok(response)
                             if this.settings.policy.verdict(response.status()) != Verdict::Success =>
@@ -150,7 +151,7 @@ fn wait(mut timer: Pin<&mut Option<Sleep>>, limit: Duration, cx: &mut Context<'_
         timer.set(Some(sleep_until(end)));
     }
     match timer.as_pin_mut() {
-        Some(timer) => timer.poll(cx),
+        Some(timer) => poll_timer(timer, cx),
         None => Poll::Ready(()),
     }
 }

@@ -75,6 +75,7 @@
 //! # }
 //! ```
 
+mod answer;
 mod future;
 mod layer;
 mod policy;
@@ -85,6 +86,6 @@ mod verdicts;
 mod tests;
 
 pub use self::{
-    future::StatusErrorClassifierFuture, layer::StatusErrorClassifierLayer, policy::StatusPolicy,
-    service::StatusErrorClassifier,
+    answer::HttpAnswer, future::StatusErrorClassifierFuture, layer::StatusErrorClassifierLayer,
+    policy::StatusPolicy, service::StatusErrorClassifier,
 };

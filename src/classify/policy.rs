@@ -171,7 +171,8 @@ fn feign_form(value: &HeaderValue) -> Option<HeaderValue> {
     let (weekday, rest) = text.split_once(", ")?;
     let (day, rest) = rest.split_once(' ')?;
     let (month_and_time, _) = rest.split_once(" GMT")?;
-    if weekday.len() != 3 || day.contains('-') {
+    // The other form that names a month has the weekday in full.
+    if weekday.len() != 3 {
         return None;
     }
     HeaderValue::from_str(&format!("{weekday}, {day:0>2} {month_and_time} GMT")).ok()

@@ -7,7 +7,7 @@ use http_body::Body;
 use tower::BoxError;
 use tower_service::Service;
 
-use super::{StatusErrorClassifierFuture, StatusPolicy, layer::Settings};
+use super::{HttpAnswer, StatusErrorClassifierFuture, StatusPolicy, layer::Settings};
 
 /// Turns answers of the service within whose status counts as an error into a
 /// [`StatusError`](crate::call::StatusError).
@@ -38,25 +38,13 @@ impl<S> StatusErrorClassifier<S> {
         &self.settings.policy
     }
 
-    /// The service within.
-    pub fn get_ref(&self) -> &S {
-        &self.inner
-    }
-
-    /// The service within.
-    pub fn get_mut(&mut self) -> &mut S {
-        &mut self.inner
-    }
-
-    /// The service within, alone again.
-    pub fn into_inner(self) -> S {
-        self.inner
-    }
+    crate::macros::inner_service!(S);
 }
 
 impl<S, Req, B> Service<Req> for StatusErrorClassifier<S>
 where
-    S: Service<Req, Response = Response<B>>,
+    S: Service<Req>,
+    S::Response: HttpAnswer<Body = B>,
     S::Error: Into<BoxError>,
     B: Body,
 {

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+#[cfg(feature = "client")]
+use http::uri::Scheme;
+
 use super::{
     plan::{Finding, Plan},
     service::{Nest, NestHandle},
@@ -16,6 +19,15 @@ use crate::{
     timeout::{ExecutionTimeoutLayer, ReadTimeoutLayer},
 };
 
+/// How long a probe may take before another one goes out, where the execution limit is not longer.
+const LEASE: Duration = Duration::from_secs(30);
+
+/// How long it may take where there is no execution limit.
+const LEASE_WITHOUT_LIMIT: Duration = Duration::from_secs(600);
+
+/// How long the body of an error answer is waited for.
+const ERROR_BODY: Duration = Duration::from_secs(1);
+
 /// Settings of a [`Nest`]. Defaults:
 ///
 /// | setting | default |
@@ -25,7 +37,7 @@ use crate::{
 /// | [`idempotent`](NestBuilder::idempotent) | the next endpoint once, where that is safe |
 /// | [`backoff`](NestBuilder::backoff) | 2 attempts, pauses of 100 ms to 1 s, full jitter, where that is safe |
 /// | [`budget`](NestBuilder::budget) | retries for 10 % of the traffic, at least 1/s, shared by both retry layers |
-/// | [`execution_limit`](NestBuilder::execution_limit) | 30 s; the [plan](NestBuilder::plan) takes 24.1 s at most |
+/// | [`execution_limit`](NestBuilder::execution_limit) | 30 s; the [plan](NestBuilder::plan) takes 26.1 s at most |
 /// | [`statuses`](NestBuilder::statuses) | 5xx, 408 and 429 are failures, other 4xx the caller's fault |
 /// | [`breaker`](NestBuilder::breaker) | 50 % of at least 20 calls in 10 s; a probe after 5 s |
 /// | [`host_header`](NestBuilder::host_header) | the endpoint's |
@@ -179,19 +191,42 @@ impl<R: Rule> NestBuilder<R> {
         self
     }
 
-    /// How often a call is sent at most, and how long that can take. A wait that a server asks for by `Retry-After`
-    /// is not in it: one that does not fit before the execution limit is not begun.
+    /// How often a call is sent at most, and how long that can take.
+    ///
+    /// Not in it: a wait that a server asks for by `Retry-After`, since one that does not fit before the execution
+    /// limit is not begun; the wait for a discovery stream that has never given anything; the body of the response.
     pub fn plan(&self) -> Plan {
+        let for_an_endpoint = match self.when_empty {
+            WhenEmpty::Wait(wait) => wait,
+            _ => Duration::ZERO,
+        };
         Plan::new(
             self.backoff.max_attempts(),
             self.idempotent.total_attempts(),
-            self.connect_limit.saturating_add(self.read_limit),
+            for_an_endpoint
+                .saturating_add(self.connect_limit)
+                .saturating_add(self.read_limit),
+            ERROR_BODY,
             self.backoff.longest_pauses(),
             self.execution_limit,
         )
     }
 
-    /// Builds the nest over this client.
+    /// Builds the nest over this client: any `Service<http::Request<UploadBody<B>>>` that answers with
+    /// `http::Response`. The body is wrapped, so that an upload ends with its call.
+    ///
+    /// reqwest has types of its own for both, so it takes five lines:
+    ///
+    /// ```text
+    /// let client = reqwest::Client::builder().retry(reqwest::retry::never()).build()?;
+    /// let client = tower::service_fn(move |request: http::Request<UploadBody<Full<Bytes>>>| {
+    ///     let client = client.clone();
+    ///     async move {
+    ///         let request = request.map(reqwest::Body::wrap).try_into()?;
+    ///         Ok::<_, BoxError>(http::Response::<reqwest::Body>::from(client.execute(request).await?))
+    ///     }
+    /// });
+    /// ```
     ///
     /// # Errors
     ///
@@ -203,9 +238,13 @@ impl<R: Rule> NestBuilder<R> {
         let read = config::limit("Nest", "read_limit", self.read_limit)?;
         let execution = config::limit("Nest", "execution_limit", self.execution_limit.unwrap_or(LONGEST))?;
         self.check_plan()?;
+        let lease = self
+            .execution_limit
+            .map_or(LEASE_WITHOUT_LIMIT, |limit| limit.max(LEASE));
         let breaker = match self.breaker {
             Some(breaker) => breaker,
-            None => Breaker::new(self.name)?,
+            // A probe that is still within its limit must not be given up for lost.
+            None => Breaker::builder(self.name).probe_lease(lease).build()?,
         };
         let balance = LoadBalanceLayer::new(self.endpoints.clone())
             .rule(self.rule)
@@ -226,7 +265,7 @@ impl<R: Rule> NestBuilder<R> {
             .layer(CircuitBreakerLayer::new(breaker))
             .layer(ExecutionTimeoutLayer::new(execution)?)
             .layer(backoff)
-            .layer(StatusErrorClassifierLayer::new(self.statuses))
+            .layer(StatusErrorClassifierLayer::new(self.statuses).body_wait(ERROR_BODY)?)
             .layer(idempotent)
             .layer(balance)
             .layer(ReadTimeoutLayer::new(read)?)
@@ -258,9 +297,12 @@ impl<R: Rule> NestBuilder<R> {
 
     /// Builds the nest over a [`Client`](super::client::Client) for plain `http`, with this nest's connect limit.
     ///
+    /// It speaks plain `http` alone; for TLS give a client over a TLS connector to [`build`](NestBuilder::build):
+    /// `Client::builder().build(connector)`.
+    ///
     /// # Errors
     ///
-    /// As [`build`](NestBuilder::build).
+    /// As [`build`](NestBuilder::build), and if an endpoint that is in the set by now has another scheme than `http`.
     #[cfg(feature = "client")]
     #[cfg_attr(docsrs, doc(cfg(feature = "client")))]
     pub fn build_http<B>(self) -> Result<super::HttpNest<B, R>, ConfigError>
@@ -269,6 +311,19 @@ impl<R: Rule> NestBuilder<R> {
         B::Error: Into<tower::BoxError>,
     {
         let limit = config::limit("Nest", "connect_limit", self.connect_limit)?;
+        let set = self.endpoints.snapshot();
+        if let Some(other) = set
+            .endpoints()
+            .iter()
+            .find(|endpoint| *endpoint.scheme() != Scheme::HTTP)
+        {
+            return Err(ConfigError::new(
+                "Nest",
+                "endpoints",
+                other.key(),
+                "build_http() speaks plain http; give build() a client over a TLS connector",
+            ));
+        }
         let client = super::client::Client::builder()
             .connect_limit(limit)
             .build_http()?;

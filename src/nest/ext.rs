@@ -69,7 +69,8 @@ pub trait ServiceBuilderExt<L>: sealed::Sealed + Sized {
         breaker: crate::breaker::Breaker,
     ) -> ServiceBuilder<Stack<crate::breaker::CircuitBreakerLayer, L>>;
 
-    /// Limits the whole call: retries, queueing and sleeps included.
+    /// Limits the whole call: retries, waits and sleeps included, though not the time before the call in which the
+    /// stack is polled for readiness.
     ///
     /// # Errors
     ///
@@ -213,8 +214,9 @@ impl<L> ServiceBuilderExt<L> for ServiceBuilder<L> {
 pub trait CallsExt: Sized {
     /// Changes nothing, and makes the compiler check here that this stack takes requests of this type.
     ///
-    /// Without it a stack in a wrong order, or with a body that cannot be repeated, is found only where it is first
-    /// called, and there the compiler speaks of a missing method.
+    /// Without it a stack whose parts do not fit, or a body that cannot be repeated, is found only where it is first
+    /// called, and there the compiler speaks of a missing method. Put it there whenever that happens: the compiler then
+    /// says why. Parts that fit in an order that makes no sense are not found.
     fn calls<Req>(self) -> Self
     where
         Self: Service<Req>,

@@ -5,12 +5,14 @@ use std::{fmt, time::Duration};
 /// The worst case of a nest: every attempt fails as late as it can.
 ///
 /// attempts = backoff attempts x (same endpoint + 1) x (next endpoint + 1); each takes at most the connect and the
-/// read limit; between the backoff attempts lie the longest pauses.
+/// read limit, and the wait for an endpoint where there is one; each backoff attempt may wait for the body of an error
+/// answer; between them lie the longest pauses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
     passes: u32,
     attempts_per_pass: u64,
     attempt_limit: Duration,
+    error_body: Duration,
     pauses: Duration,
     execution_limit: Option<Duration>,
 }
@@ -20,6 +22,7 @@ impl Plan {
         passes: u32,
         attempts_per_pass: u64,
         attempt_limit: Duration,
+        error_body: Duration,
         pauses: Duration,
         execution_limit: Option<Duration>,
     ) -> Self {
@@ -27,6 +30,7 @@ impl Plan {
             passes,
             attempts_per_pass,
             attempt_limit,
+            error_body,
             pauses,
             execution_limit,
         }
@@ -42,6 +46,7 @@ impl Plan {
         let attempts = u32::try_from(self.attempts()).unwrap_or(u32::MAX);
         self.attempt_limit
             .saturating_mul(attempts)
+            .saturating_add(self.error_body.saturating_mul(self.passes))
             .saturating_add(self.pauses)
     }
 
@@ -62,11 +67,14 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "at most {} x {} = {} attempts of at most {:?}, and {:?} of pauses: {:?} in all",
+            "at most {} x {} = {} attempts of at most {:?}, {:?} for the body of an error {} times, and {:?} of pauses: \
+             {:?} in all",
             self.passes,
             self.attempts_per_pass,
             self.attempts(),
             self.attempt_limit,
+            self.error_body,
+            self.passes,
             self.pauses,
             self.longest()
         )

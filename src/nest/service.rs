@@ -96,6 +96,9 @@ impl<C, R> Nest<C, R> {
     }
 
     /// Sends a request: the same as `nest.clone().oneshot(request)`.
+    ///
+    /// The endpoint takes the place of a host in its address, so a path is enough: `/orders/7`. With the slash: `orders`
+    /// alone is a host to `http`, and the path is then `/`.
     pub fn send<B, R2>(
         &self,
         request: Request<B>,

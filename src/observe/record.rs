@@ -75,20 +75,7 @@ pub struct RecordTrail<S> {
 }
 
 impl<S> RecordTrail<S> {
-    /// The service below.
-    pub fn get_ref(&self) -> &S {
-        &self.inner
-    }
-
-    /// The service below, to be changed.
-    pub fn get_mut(&mut self) -> &mut S {
-        &mut self.inner
-    }
-
-    /// The service below, without this layer.
-    pub fn into_inner(self) -> S {
-        self.inner
-    }
+    crate::macros::inner_service!(S);
 }
 
 impl<S, Req, B> Service<Req> for RecordTrail<S>
@@ -111,8 +98,9 @@ where
         if self.every_call {
             scope.start_trail();
         }
+        let call = scope.enter(|| self.inner.call(request));
         RecordTrailFuture {
-            call: scope.enter(|| self.inner.call(request)),
+            state: State::Calling { call },
             scope,
         }
     }
@@ -121,10 +109,31 @@ where
 pin_project! {
     /// The outcome of a [`RecordTrail`].
     #[derive(Debug)]
+    #[must_use = "futures do nothing unless polled"]
     pub struct RecordTrailFuture<F> {
         #[pin]
-        call: F,
+        state: State<F>,
         scope: CallScope,
+    }
+
+    impl<F> PinnedDrop for RecordTrailFuture<F> {
+        fn drop(this: Pin<&mut Self>) {
+            let mut this = this.project();
+            // What the layers below write down of it belongs to this call, not to one in which it is dropped.
+            this.scope.enter(|| this.state.set(State::Done));
+        }
+    }
+}
+
+pin_project! {
+    #[project = StateProj]
+    #[derive(Debug)]
+    enum State<F> {
+        Calling {
+            #[pin]
+            call: F,
+        },
+        Done,
     }
 }
 
@@ -137,8 +146,12 @@ where
 
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        let outcome = ready!(this.scope.enter(|| this.call.poll(cx)));
+        let mut this = self.project();
+        let StateProj::Calling { call } = this.state.as_mut().project() else {
+            return Poll::Pending;
+        };
+        let outcome = ready!(this.scope.enter(|| call.poll(cx)));
+        this.state.set(State::Done);
         let outcome = this.scope.finish(outcome.map_err(Into::into));
         Poll::Ready(outcome.map(|mut response| {
             if let Some(trail) = this.scope.take_trail() {

@@ -1,7 +1,7 @@
 //! The loop, as a future without boxes.
 //!
 //! ```text
-//! Calling ──▶ Draining ──▶ Sleeping ──▶ Readying ──▶ Calling ... ──▶ Done
+//! Calling ──▶ Draining ──▶ Pausing ──▶ Readying ──▶ Calling ... ──▶ Done
 //! ```
 //!
 //! An answer that is thrown away is drained, so that its connection can be used again. The pause runs from the end
@@ -21,10 +21,13 @@ use tokio::time::{Duration, Instant, Sleep, sleep_until};
 use tower::BoxError;
 use tower_service::Service;
 
-use super::{FailedAttempt, RetryPolicy};
+use super::{
+    FailedAttempt,
+    drive::{Drive, Plan},
+};
 use crate::call::{
-    Attempt, AttemptOutcome, BudgetSlot, CallScope, Event, Fault, FaultKind, LONGEST, NoTimeLeft, NotReady,
-    NotRetried, OutboundRequest, ReadAnswer, Retry, RetryBudget, RetryTo, Semantics, Stop, scope,
+    Attempt, AttemptOutcome, BudgetSlot, CallScope, Event, Fault, FaultKind, NoTimeLeft, NotReady,
+    NotRetried, ReadAnswer, Retry, RetryBudget, RetryTo, Semantics, Sent, Stop, scope, timer::poll_timer,
 };
 
 /// How long an answer that is thrown away may take to drain. It has come already, or it is about to; waiting longer
@@ -36,20 +39,20 @@ pin_project! {
     pub struct RetryFuture<S, P, A, Req>
     where
         S: Service<Req>,
+        P: Drive<Req, S::Response, S::Error>,
         A: ReadAnswer<S::Response>,
-        Req: OutboundRequest,
     {
         #[pin]
-        state: State<S::Future, A::Drain, Req>,
+        state: State<S::Future, A::Drain, Req, P::Wait, P::Pause>,
         // None: the call goes straight through.
-        retries: Option<Loop<S, P, A, Req::Kept>>,
+        retries: Option<Loop<S, P, A, P::Kept>>,
     }
 
     impl<S, P, A, Req> PinnedDrop for RetryFuture<S, P, A, Req>
     where
         S: Service<Req>,
+        P: Drive<Req, S::Response, S::Error>,
         A: ReadAnswer<S::Response>,
-        Req: OutboundRequest,
     {
         fn drop(this: Pin<&mut Self>) {
             let mut this = this.project();
@@ -64,7 +67,7 @@ pin_project! {
 
 pin_project! {
     #[project = StateProj]
-    enum State<F, D, Req> {
+    enum State<F, D, Req, W, Z> {
         Calling {
             #[pin]
             attempt: F,
@@ -75,10 +78,12 @@ pin_project! {
             #[pin]
             limit: Option<Sleep>,
             next: Option<Next<Req>>,
+            wait: Option<W>,
         },
-        Sleeping {
+        Pausing {
             #[pin]
-            sleep: Sleep,
+            pause: Option<Z>,
+            waited: bool,
             next: Option<Next<Req>>,
         },
         Readying {
@@ -93,8 +98,22 @@ struct Next<Req> {
     request: Req,
     slot: Option<BudgetSlot>,
     stay: bool,
-    due: Instant,
+    /// What the attempt before ended with, if that was an error.
+    known: Option<BoxError>,
+    /// When it was decided on.
+    decided: Instant,
 }
+
+/// An attempt that has ended: how, what was wrong with that, and what the policy made of it.
+struct Ended<Response, Wish> {
+    outcome: Result<Response, BoxError>,
+    fault: Option<Fault>,
+    wish: Option<Wish>,
+}
+
+/// What was wrong with an answer in which only the policy finds fault: the server gave it, and nobody says why it
+/// will not do.
+const UNWANTED: Fault = Fault::new(FaultKind::Other, Sent::Maybe);
 
 /// What the loop keeps of a call.
 pub(super) struct Loop<S, P, A, Kept> {
@@ -111,16 +130,21 @@ pub(super) struct Loop<S, P, A, Kept> {
     attempts: u64,
     here: u64,
     moves: u64,
-    /// How many attempts were in the trail when this one started, and when that was.
-    before: usize,
+    /// When the attempt started.
     started: Instant,
 }
 
-impl<S, P: RetryPolicy, A, Kept> Loop<S, P, A, Kept> {
+impl<S, P, A, Kept> Loop<S, P, A, Kept> {
     #[inline]
-    pub(super) fn new(policy: P, reader: A, budget: Option<RetryBudget>, semantics: Semantics) -> Self {
+    pub(super) fn new(
+        policy: P,
+        reader: A,
+        budget: Option<RetryBudget>,
+        semantics: Semantics,
+        prefers_untried: bool,
+    ) -> Self {
         let mut scope = CallScope::join_or_begin();
-        scope.prefer_untried(policy.prefers_untried());
+        scope.prefer_untried(prefers_untried);
         let started = Instant::now();
         let mut counts = false;
         if let Some(budget) = &budget {
@@ -140,7 +164,6 @@ impl<S, P: RetryPolicy, A, Kept> Loop<S, P, A, Kept> {
             attempts: 0,
             here: 0,
             moves: 0,
-            before: 0,
             started,
         }
     }
@@ -155,41 +178,44 @@ impl<S, P: RetryPolicy, A, Kept> Loop<S, P, A, Kept> {
     pub(super) fn start<F>(&mut self, call: impl FnOnce() -> F) -> F {
         self.attempts += 1;
         self.here += 1;
-        let (before, attempt) = self
-            .scope
-            .enter(|| (scope::current(|scope| scope.attempts()), call()));
-        self.before = before;
-        attempt
+        self.scope.attempt_starts();
+        self.scope.enter(call)
     }
 
     /// Polls an attempt. At its end: what became of it, and what was wrong with that.
     #[inline]
-    fn poll_attempt<F, Response, Error>(
+    fn poll_attempt<Req>(
         &mut self,
-        attempt: Pin<&mut F>,
+        attempt: Pin<&mut S::Future>,
         cx: &mut Context<'_>,
-    ) -> Poll<(Result<Response, BoxError>, Option<Fault>)>
+    ) -> Poll<Ended<S::Response, P::Wish>>
     where
-        F: Future<Output = Result<Response, Error>>,
-        Error: Into<BoxError>,
-        A: ReadAnswer<Response>,
+        S: Service<Req>,
+        S::Error: Into<BoxError>,
+        P: Drive<Req, S::Response, S::Error, Kept = Kept>,
+        A: ReadAnswer<S::Response>,
     {
         let Loop {
             scope,
+            policy,
+            spare,
             reader,
-            before,
             started,
             ..
         } = self;
         scope.enter(|| {
-            let outcome = ready!(attempt.poll(cx)).map_err(Into::into);
+            let mut outcome = ready!(attempt.poll(cx));
+            let wish = spare
+                .as_mut()
+                .and_then(|(kept, _)| policy.ask(kept, &mut outcome));
+            let outcome = outcome.map_err(Into::into);
             let fault = match &outcome {
-                Ok(answer) => reader.fault(answer),
+                Ok(answer) => reader.fault(answer).or_else(|| wish.as_ref().map(|_| UNWANTED)),
                 Err(error) => Some(Fault::of(&**error)),
             };
             scope::current(|scope| match fault {
-                Some(fault) => scope.record_failure(*before, *started, fault),
-                None if scope.trail().is_some() && scope.attempts() == *before => {
+                Some(fault) => scope.record_failure(*started, fault),
+                None if scope.trail().is_some() && !scope.is_written() => {
                     scope.record_answer(Attempt::new(
                         scope.picked().cloned(),
                         *started,
@@ -199,39 +225,38 @@ impl<S, P: RetryPolicy, A, Kept> Loop<S, P, A, Kept> {
                 }
                 None => {}
             });
-            Poll::Ready((outcome, fault))
+            Poll::Ready(Ended { outcome, fault, wish })
         })
     }
 
-    /// The attempt failed: is the request sent again?
+    /// The attempt failed: is the request sent again, and after which pause?
     ///
     /// What costs something is asked last: the copy of the body, then the token.
-    fn decide<Req, Response>(
+    fn decide<Req>(
         &mut self,
-        outcome: &Result<Response, BoxError>,
+        error: Option<&BoxError>,
         fault: Fault,
-    ) -> Result<Next<Req>, NotRetried>
+        wish: Option<P::Wish>,
+    ) -> Result<(Next<Req>, P::Wait), NotRetried>
     where
-        Req: OutboundRequest<Kept = Kept>,
+        S: Service<Req>,
+        P: Drive<Req, S::Response, S::Error, Kept = Kept>,
     {
-        match fault.kind() {
-            FaultKind::Rejected(_) => return Err(NotRetried::Rejected),
-            FaultKind::NoEndpoint => return Err(NotRetried::NoEndpoint),
-            _ => {}
-        }
-        let again = self.policy.again(&FailedAttempt {
+        let kept = self.spare.as_ref().map(|(kept, _)| kept);
+        let failed = FailedAttempt {
             semantics: self.semantics,
             fault,
-            error: outcome.as_ref().err().map(|error| &**error),
+            may_have_been_sent: self.scope.may_have_been_sent(),
+            error: error.map(|error| &**error),
             attempts: self.attempts,
             here: self.here,
             moves: self.moves,
-        })?;
-        let (to, pause) = (again.to(), again.pause());
+        };
+        let Plan { to, pause, wait } = self.policy.decide(kept, wish, &failed)?;
         if let Some(left) = self.scope.remaining().filter(|left| pause >= *left) {
             return Err(NotRetried::DeadlineTooClose { pause, left });
         }
-        let request = self.spare.as_ref().and_then(|(kept, _)| Req::restore(kept));
+        let request = self.spare.as_mut().and_then(|(kept, _)| P::request(kept));
         let request = request.ok_or(NotRetried::BodyNotRepeatable)?;
         let slot = match &self.budget {
             Some(budget) => Some(budget.withdraw().ok_or(NotRetried::BudgetSpent)?),
@@ -249,19 +274,21 @@ impl<S, P: RetryPolicy, A, Kept> Loop<S, P, A, Kept> {
         };
         self.record(Retry::new(self.policy.name(), to, pause));
         tracing::debug!(layer = self.policy.name(), %fault, %to, ?pause, "retry");
-        let now = Instant::now();
-        Ok(Next {
+        let next = Next {
             request,
             slot,
             stay: to == RetryTo::SameEndpoint,
-            due: now.checked_add(pause).unwrap_or(now + LONGEST),
-        })
+            known: None,
+            decided: Instant::now(),
+        };
+        Ok((next, wait))
     }
 
     /// Starts the attempt that was decided on. Its service is ready.
     fn start_next<Req>(&mut self, next: Next<Req>) -> Option<S::Future>
     where
         S: Service<Req>,
+        P: Drive<Req, S::Response, S::Error, Kept = Kept>,
     {
         if let Some(slot) = next.slot {
             slot.spend();
@@ -270,7 +297,8 @@ impl<S, P: RetryPolicy, A, Kept> Loop<S, P, A, Kept> {
         let picked = self.scope.take_picked();
         self.scope.wish_to_stay(picked.filter(|_| next.stay));
         self.started = Instant::now();
-        let (kept, mut service) = self.spare.take()?;
+        let (mut kept, mut service) = self.spare.take()?;
+        self.policy.keep_again(&mut kept, &next.request);
         let attempt = self.start(|| service.call(next.request));
         self.spare = Some((kept, service));
         Some(attempt)
@@ -282,6 +310,7 @@ impl<S, P: RetryPolicy, A, Kept> Loop<S, P, A, Kept> {
     where
         S: Service<Req>,
         S::Error: Into<BoxError>,
+        P: Drive<Req, S::Response, S::Error, Kept = Kept>,
     {
         let Loop { scope, spare, .. } = self;
         let ready = match spare {
@@ -292,7 +321,7 @@ impl<S, P: RetryPolicy, A, Kept> Loop<S, P, A, Kept> {
             let error = NotReady::new(self.policy.name(), error.into());
             return self.not_started(error);
         }
-        if self.scope.remaining().is_some_and(|left| left.is_zero()) {
+        if self.is_too_late() {
             return self.not_started(NoTimeLeft::new(self.policy.name()));
         }
         Poll::Ready(Ok(()))
@@ -303,8 +332,31 @@ impl<S, P: RetryPolicy, A, Kept> Loop<S, P, A, Kept> {
         let error = error.into();
         let fault = Fault::of(&*error);
         self.scope.take_picked();
-        self.within(|scope| scope.record_failure(scope.attempts(), Instant::now(), fault));
+        self.scope.attempt_starts();
+        self.within(|scope| scope.record_failure(Instant::now(), fault));
         self.finish(Err(error))
+    }
+
+    /// The pause took all the time there was. What is known is returned: that is the error of the attempt before,
+    /// unless it ended with an answer, which is gone.
+    fn out_of_time<T>(
+        &mut self,
+        layer: &'static str,
+        known: Option<BoxError>,
+        decided: Instant,
+    ) -> Poll<Result<T, BoxError>> {
+        let Some(error) = known else {
+            return self.not_started(NoTimeLeft::new(layer));
+        };
+        let pause = decided.elapsed();
+        let deadline = self.scope.deadline();
+        let left = deadline.map_or(pause, |deadline| deadline.saturating_duration_since(decided));
+        self.record(Stop::new(layer, NotRetried::DeadlineTooClose { pause, left }));
+        self.finish(Err(error))
+    }
+
+    fn is_too_late(&self) -> bool {
+        self.scope.remaining().is_some_and(|left| left.is_zero())
     }
 
     /// When an answer that is thrown away has had its time to drain.
@@ -337,25 +389,27 @@ impl<S, P: RetryPolicy, A, Kept> Loop<S, P, A, Kept> {
 impl<S, P, A, Kept> Loop<S, P, A, Kept> {
     /// The attempt is given up from outside.
     fn abandon(&mut self, give_up: impl FnOnce()) {
-        let (before, started) = (self.before, self.started);
+        let started = self.started;
         self.scope.enter(|| {
             give_up();
             scope::current(|scope| {
-                if scope.attempts() == before {
+                if !scope.is_written() {
                     let picked = scope.picked().cloned();
                     let outcome = AttemptOutcome::Abandoned;
                     scope.record(Attempt::new(picked, started, Instant::now(), outcome));
                 }
             });
         });
+        // A loop around this one need not write it down again.
+        let _ = self.scope.finish(Ok(()));
     }
 }
 
 impl<S, P, A, Req> RetryFuture<S, P, A, Req>
 where
     S: Service<Req>,
+    P: Drive<Req, S::Response, S::Error>,
     A: ReadAnswer<S::Response>,
-    Req: OutboundRequest,
 {
     #[inline]
     pub(super) fn straight(attempt: S::Future) -> Self {
@@ -366,7 +420,7 @@ where
     }
 
     #[inline]
-    pub(super) fn new(attempt: S::Future, retries: Loop<S, P, A, Req::Kept>) -> Self {
+    pub(super) fn new(attempt: S::Future, retries: Loop<S, P, A, P::Kept>) -> Self {
         RetryFuture {
             state: State::Calling { attempt },
             retries: Some(retries),
@@ -378,9 +432,8 @@ impl<S, P, A, Req> Future for RetryFuture<S, P, A, Req>
 where
     S: Service<Req>,
     S::Error: Into<BoxError>,
-    P: RetryPolicy,
+    P: Drive<Req, S::Response, S::Error>,
     A: ReadAnswer<S::Response>,
-    Req: OutboundRequest,
 {
     type Output = Result<S::Response, BoxError>;
 
@@ -396,52 +449,78 @@ where
             return Poll::Ready(outcome.map_err(Into::into));
         };
         loop {
-            let next = match this.state.as_mut().project() {
+            let (next, wait) = match this.state.as_mut().project() {
                 StateProj::Calling { attempt } => {
-                    let (outcome, fault) = ready!(retries.poll_attempt(attempt, cx));
+                    let Ended { outcome, fault, wish } = ready!(retries.poll_attempt(attempt, cx));
                     this.state.set(State::Done);
                     let Some(fault) = fault else {
                         retries.succeeded();
                         return retries.finish(outcome);
                     };
-                    let next = match retries.decide(&outcome, fault) {
-                        Ok(next) => next,
+                    let (mut next, wait) = match retries.decide(outcome.as_ref().err(), fault, wish) {
+                        Ok(decided) => decided,
                         Err(reason) => {
                             retries.record(Stop::new(retries.policy.name(), reason));
                             return retries.finish(outcome);
                         }
                     };
                     // What is thrown away is gone before the next attempt starts.
-                    if let Some(drain) = outcome.ok().and_then(|answer| retries.reader.drain(answer)) {
+                    let drain = match outcome {
+                        Ok(answer) => retries.reader.drain(answer),
+                        Err(error) => {
+                            next.known = Some(error);
+                            None
+                        }
+                    };
+                    if let Some(drain) = drain {
                         this.state.set(State::Draining {
                             drain,
                             limit: None,
                             next: Some(next),
+                            wait: Some(wait),
                         });
                         continue;
                     }
-                    Some(next)
+                    (Some(next), Some(wait))
                 }
                 StateProj::Draining {
                     drain,
                     mut limit,
                     next,
+                    wait,
                 } => {
                     if drain.poll(cx).is_pending() {
                         if limit.is_none() {
                             limit.set(Some(sleep_until(retries.drain_until())));
                         }
                         if let Some(limit) = limit.as_pin_mut() {
-                            ready!(limit.poll(cx));
+                            ready!(poll_timer(limit, cx));
                         }
                     }
-                    next.take()
+                    (next.take(), wait.take())
                 }
-                StateProj::Sleeping { sleep, next } => {
-                    ready!(sleep.poll(cx));
-                    let next = next.take();
-                    this.state.set(State::Readying { next });
-                    continue;
+                StateProj::Pausing { pause, waited, next } => {
+                    if pause
+                        .as_pin_mut()
+                        .is_some_and(|pause| pause.poll(cx).is_pending())
+                    {
+                        *waited = true;
+                        return Poll::Pending;
+                    }
+                    let (waited, Some(next)) = (*waited, next.take()) else {
+                        return polled_again();
+                    };
+                    if retries.is_too_late() {
+                        this.state.set(State::Done);
+                        return retries.out_of_time(retries.policy.name(), next.known, next.decided);
+                    }
+                    this.state.set(State::Readying { next: Some(next) });
+                    if waited {
+                        continue;
+                    }
+                    // No pause, or it went by while draining: let others, and the limits above, have their turn.
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
                 }
                 StateProj::Readying { next } => {
                     ready!(retries.poll_ready(cx))?;
@@ -454,18 +533,13 @@ where
                 }
                 StateProj::Done => return polled_again(),
             };
-            let Some(next) = next else {
+            let Some(wait) = wait else {
                 return polled_again();
             };
-            if next.due <= Instant::now() {
-                // No pause, or it went by while draining: let others, and the limits above, have their turn.
-                this.state.set(State::Readying { next: Some(next) });
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
-            }
-            this.state.set(State::Sleeping {
-                sleep: sleep_until(next.due),
-                next: Some(next),
+            this.state.set(State::Pausing {
+                pause: P::pause(wait, retries.scope.deadline()),
+                waited: false,
+                next,
             });
         }
     }
@@ -473,15 +547,14 @@ where
 
 /// A future must not be polled again after its end; there is nothing that could become ready.
 fn polled_again<T>() -> Poll<T> {
-    debug_assert!(false, "polled again after it had ended");
     Poll::Pending
 }
 
 impl<S, P, A, Req> fmt::Debug for RetryFuture<S, P, A, Req>
 where
     S: Service<Req>,
+    P: Drive<Req, S::Response, S::Error>,
     A: ReadAnswer<S::Response>,
-    Req: OutboundRequest,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RetryFuture")
@@ -494,12 +567,12 @@ where
     }
 }
 
-impl<F, D, Req> State<F, D, Req> {
+impl<F, D, Req, W, Z> State<F, D, Req, W, Z> {
     fn name(&self) -> &'static str {
         match self {
             State::Calling { .. } => "Calling",
             State::Draining { .. } => "Draining",
-            State::Sleeping { .. } => "Sleeping",
+            State::Pausing { .. } => "Pausing",
             State::Readying { .. } => "Readying",
             State::Done => "Done",
         }

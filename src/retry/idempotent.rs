@@ -3,7 +3,7 @@
 use std::io;
 
 use super::{Again, FailedAttempt, RetryLayer, RetryPolicy, RetryService};
-use crate::call::{AnyAnswer, FaultKind, NotRetried, RetryTo, Semantics, Sent, StatusSet, chain};
+use crate::call::{AnyAnswer, FaultKind, NotRetried, RetryTo, Semantics, StatusSet, chain};
 
 use tokio::time::Duration;
 
@@ -140,7 +140,7 @@ impl Idempotent {
     }
 
     fn check(&self, failed: &FailedAttempt<'_>) -> Result<(), NotRetried> {
-        let (fault, semantics) = (failed.fault(), failed.semantics());
+        let semantics = failed.semantics();
         if failed.is_answer() && failed.error().is_some() {
             return Err(NotRetried::NotTransient);
         }
@@ -150,10 +150,10 @@ impl Idempotent {
                 Rule::Ribbon => semantics.is_get() || is_socket_fault(failed),
                 Rule::SpringRetry => semantics.is_get(),
             };
-        match (granted, fault.sent()) {
+        match (granted, failed.may_have_been_sent()) {
             (true, _) => Ok(()),
-            (false, Sent::Maybe) => Err(NotRetried::MayHaveBeenSent),
-            (false, Sent::No) => Err(NotRetried::NotByRule),
+            (false, true) => Err(NotRetried::MayHaveBeenSent),
+            (false, false) => Err(NotRetried::NotByRule),
         }
     }
 }

@@ -11,6 +11,10 @@
 //! LoadBalance
 //! ```
 //!
+//! A policy of your own is a [`RetryPolicy`]; one that was written for `tower::retry` drives the same loop by
+//! `RetryLayer::tower`, of the feature `tower-policy`, and decides alone: the rules below are not its rules, save
+//! for budget and deadline.
+//!
 //! # What is sent again
 //!
 //! A request that may have reached a server is sent again only if it is safe (GET, HEAD, OPTIONS, TRACE) or carries
@@ -64,11 +68,14 @@
 //! ```
 
 mod backoff;
+mod drive;
 mod future;
 mod idempotent;
 mod layer;
 mod policy;
 mod service;
+#[cfg(feature = "tower-policy")]
+mod tower_policy;
 
 pub use self::{
     backoff::{Backoff, BackoffBuilder, BackoffRetry, BackoffRetryLayer, Jitter},
@@ -78,6 +85,10 @@ pub use self::{
     policy::{Again, FailedAttempt, RetryPolicy},
     service::RetryService,
 };
+
+#[cfg(feature = "tower-policy")]
+#[cfg_attr(docsrs, doc(cfg(feature = "tower-policy")))]
+pub use self::tower_policy::{TowerPolicy, TowerRetry, TowerRetryFuture, TowerRetryLayer};
 
 /// The future of [`BackoffRetry`].
 pub type BackoffRetryFuture<S, Req, A = crate::call::AnyAnswer> = RetryFuture<S, Backoff, A, Req>;

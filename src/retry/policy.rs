@@ -50,7 +50,8 @@ use crate::call::{ErrorRef, Fault, FaultKind, NotRetried, RetryTo, Semantics, Se
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no retry policy",
-    note = "`Backoff` and `Idempotent` are; a `tower::retry::Policy` is not"
+    label = "not a `RetryPolicy`",
+    note = "`Backoff` and `Idempotent` are; give a `tower::retry::Policy` to `RetryLayer::tower`, of the feature `tower-policy`"
 )]
 pub trait RetryPolicy: Clone {
     /// The name of the layer, for trails and errors.
@@ -81,6 +82,7 @@ pub trait RetryPolicy: Clone {
 pub struct FailedAttempt<'a> {
     pub(super) semantics: Semantics,
     pub(super) fault: Fault,
+    pub(super) may_have_been_sent: bool,
     pub(super) error: Option<ErrorRef<'a>>,
     pub(super) attempts: u64,
     pub(super) here: u64,
@@ -118,10 +120,15 @@ impl<'a> FailedAttempt<'a> {
         self.moves
     }
 
+    /// May a server have seen the request, in this attempt or in one before it in this call?
+    pub fn may_have_been_sent(&self) -> bool {
+        self.may_have_been_sent || self.fault.sent() == Sent::Maybe
+    }
+
     /// May the request be sent again as far as invariants go: it cannot have reached a server, or it is safe, or it
     /// carries an idempotency key?
     pub fn is_safe_to_repeat(&self) -> bool {
-        self.fault.sent() == Sent::No || self.semantics.is_safe() || self.semantics.is_keyed()
+        !self.may_have_been_sent() || self.semantics.is_safe() || self.semantics.is_keyed()
     }
 
     /// Is the fault a status, read off an answer or an error?

@@ -8,13 +8,15 @@ use std::{
 use tower::BoxError;
 use tower_service::Service;
 
-use super::{RetryFuture, RetryPolicy, future::Loop};
-use crate::call::{AnyAnswer, OutboundRequest, ReadAnswer, RetryBudget};
+use super::{RetryFuture, drive::Drive, future::Loop};
+use crate::call::{AnyAnswer, ReadAnswer, RetryBudget};
 
 /// Sends a request again when a policy says so.
 ///
 /// It is used by the names of its policies: [`BackoffRetry`](super::BackoffRetry) and
-/// [`IdempotentRetry`](super::IdempotentRetry). A copy of the request and a clone of the service are made only if a
+/// [`IdempotentRetry`](super::IdempotentRetry). The loop is driven by any [`RetryPolicy`](super::RetryPolicy), for
+/// requests that are [`OutboundRequest`](crate::call::OutboundRequest), and by a `TowerPolicy` for those that its
+/// policy is written for. A copy of the request and a clone of the service are made only if a
 /// retry is possible at all.
 #[derive(Debug, Clone)]
 pub struct RetryService<S, P, A = AnyAnswer> {
@@ -25,29 +27,15 @@ pub struct RetryService<S, P, A = AnyAnswer> {
 }
 
 impl<S, P, A> RetryService<S, P, A> {
-    /// The service below.
-    pub fn get_ref(&self) -> &S {
-        &self.inner
-    }
-
-    /// The service below.
-    pub fn get_mut(&mut self) -> &mut S {
-        &mut self.inner
-    }
-
-    /// The service below, without the loop.
-    pub fn into_inner(self) -> S {
-        self.inner
-    }
+    crate::macros::inner_service!(S);
 }
 
 impl<S, P, A, Req> Service<Req> for RetryService<S, P, A>
 where
     S: Service<Req> + Clone,
     S::Error: Into<BoxError>,
-    P: RetryPolicy,
+    P: Drive<Req, S::Response, S::Error>,
     A: ReadAnswer<S::Response> + Clone,
-    Req: OutboundRequest,
 {
     type Response = S::Response;
     type Error = BoxError;
@@ -63,17 +51,14 @@ where
         if self.policy.never_retries() {
             return RetryFuture::straight(self.inner.call(request));
         }
-        let semantics = request.semantics();
-        let kept = if self.policy.may_retry(semantics) {
-            request.keep()
-        } else {
-            None
-        };
+        let semantics = P::semantics(&request);
+        let kept = self.policy.keep(&request, semantics);
         let mut retries = Loop::new(
             self.policy.clone(),
             self.reader.clone(),
             self.budget.clone(),
             semantics,
+            self.policy.prefers_untried(),
         );
         let attempt = match kept {
             Some(kept) => {

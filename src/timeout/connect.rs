@@ -14,7 +14,7 @@ use tower::BoxError;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::call::{ConfigError, ConnectTimedOut, config, connecting};
+use crate::call::{ConfigError, ConnectTimedOut, config, connecting, timer::poll_timer};
 
 /// Puts a [`ConnectTimeout`] around a connector.
 #[derive(Debug, Clone)]
@@ -86,20 +86,7 @@ impl<C> ConnectTimeout<C> {
         self.limit
     }
 
-    /// The connector inside.
-    pub fn get_ref(&self) -> &C {
-        &self.inner
-    }
-
-    /// The connector inside.
-    pub fn get_mut(&mut self) -> &mut C {
-        &mut self.inner
-    }
-
-    /// The connector inside.
-    pub fn into_inner(self) -> C {
-        self.inner
-    }
+    crate::macros::inner_service!(C);
 }
 
 impl<C> Service<Uri> for ConnectTimeout<C>
@@ -167,7 +154,7 @@ where
         }
         let due = *this.due;
         let sleep = this.sleep.get_or_insert_with(|| Box::pin(sleep_until(due)));
-        if sleep.as_mut().poll(cx).is_pending() {
+        if poll_timer(sleep.as_mut(), cx).is_pending() {
             connecting::mark();
             return Poll::Pending;
         }

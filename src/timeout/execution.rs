@@ -12,7 +12,7 @@ use tower::BoxError;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::call::{CallScope, ConfigError, ExecutionTimedOut, NoTimeLeft, config};
+use crate::call::{CallScope, ConfigError, ExecutionTimedOut, NoTimeLeft, config, timer::poll_timer};
 
 const NAME: &str = "ExecutionTimeout";
 
@@ -54,6 +54,8 @@ impl<S> Layer<S> for ExecutionTimeoutLayer {
 /// Where a call has a deadline already, the nearer one holds below. If that has passed, the service inside is
 /// not called, and the error is [`NoTimeLeft`].
 ///
+/// The limit begins with the call: a wait in `poll_ready`, when there is no request yet, is not in it.
+///
 /// The call is over with the response. What an HTTP body takes after that is for
 /// [`ReadTimeout`](super::ReadTimeout), gap by gap; for a limit on the whole of it, put `tokio::time::timeout` around
 /// the reading.
@@ -90,20 +92,7 @@ impl<S> ExecutionTimeout<S> {
         self.limit
     }
 
-    /// The service inside.
-    pub fn get_ref(&self) -> &S {
-        &self.inner
-    }
-
-    /// The service inside.
-    pub fn get_mut(&mut self) -> &mut S {
-        &mut self.inner
-    }
-
-    /// The service inside.
-    pub fn into_inner(self) -> S {
-        self.inner
-    }
+    crate::macros::inner_service!(S);
 }
 
 impl<S, Req> Service<Req> for ExecutionTimeout<S>
@@ -193,7 +182,7 @@ where
                 this.sleep.set(Some(sleep_until(*this.due)));
             }
             if let Some(sleep) = this.sleep.as_mut().as_pin_mut() {
-                ready!(sleep.poll(cx));
+                ready!(poll_timer(sleep, cx));
             }
             // The work ends here, and within the scope: layers below write down what they give up.
             this.scope.enter(|| this.state.set(State::Done));

@@ -145,6 +145,10 @@ impl<'a> Hand<'a> {
             if let Poll::Ready(value) = poll(&mut Context::from_waker(&self.waker)) {
                 return Some(value);
             }
+            if !self.wakes.any() {
+                // Tasks of the stack get their turn, and so does what tokio has put off because its budget was spent.
+                tokio::task::yield_now().await;
+            }
             if self.wakes.take() > 0 {
                 restless += 1;
                 assert!(
@@ -414,6 +418,34 @@ pub(crate) fn a_call_dropped_at_any_poll_leaves_nothing_behind<S: Subject>() {
                 limit -= 1;
             }
         }
+        // And while it waits for what does not come, which a task that it has left behind would go on doing.
+        for (stage, name) in STAGES.into_iter().enumerate() {
+            for at in [0, S::CAN.attempts - 1] {
+                let (script, gate) = gated::<S>(stage, at);
+                let (setup, watch) = build::<S>(script);
+                let base = Base::of(&setup, &watch);
+                let (stack, request) = (setup.stack.clone(), watch.ask());
+                let mut call = Box::pin(async move {
+                    let response = stack.oneshot(request).await?;
+                    response.into_body().collect().await
+                });
+                let mut hand = Hand::new(&watch);
+                let reached = hand.until(|cx| {
+                    let polled = call.as_mut().poll(cx);
+                    assert!(polled.is_pending(), "{name} was not waited for");
+                    if gate.waiting() > 0 {
+                        Poll::Ready(())
+                    } else {
+                        Poll::Pending
+                    }
+                });
+                reached.await.unwrap();
+                drop(call);
+                let when = format!("a call is dropped that waits for {name}, attempt {at}");
+                base.is_back(&setup, &watch, &when);
+                base.is_well(&setup, &watch, &when).await;
+            }
+        }
     });
 }
 
@@ -487,6 +519,9 @@ pub(crate) fn a_thousand_clones_at_once_add_up<S: Subject>() {
     });
 }
 
+/// What a call waits for, one after the other.
+const STAGES: [&str; 3] = ["readiness", "the answer", "the body"];
+
 /// A script in which one stage waits at a gate, before the attempt with this number.
 fn gated<S: Subject>(stage: usize, at: usize) -> (Script, Gate) {
     let gate = Gate::default();
@@ -542,7 +577,7 @@ pub(crate) fn a_service_that_is_never_ready_is_waited_for_in_peace<S: Subject>()
 
 pub(crate) fn what_comes_late_wakes_the_task_once<S: Subject>() {
     paused(async {
-        for (stage, name) in ["readiness", "the answer", "the body"].into_iter().enumerate() {
+        for (stage, name) in STAGES.into_iter().enumerate() {
             // Before a first attempt, and before the last where there are several.
             for at in [0, S::CAN.attempts - 1] {
                 let (script, gate) = gated::<S>(stage, at);
@@ -577,13 +612,18 @@ pub(crate) fn what_comes_late_wakes_the_task_once<S: Subject>() {
                 }
                 assert_eq!(wakes.take(), 0, "woken while it waits for {name}");
                 gate.open();
+                // A task of the stack may be what waits for it.
+                tokio::task::yield_now().await;
                 assert_eq!(wakes.take(), 1, "{name} came, attempt {at}");
                 let mut polls = 0;
                 let body = loop {
                     polls += 1;
                     match call.as_mut().poll(&mut Context::from_waker(&waker)) {
                         Poll::Ready(outcome) => break outcome.unwrap().to_bytes(),
-                        Poll::Pending => assert!(wakes.take() > 0 && polls < 5, "{name} came, and it waits"),
+                        Poll::Pending => {
+                            tokio::task::yield_now().await;
+                            assert!(wakes.take() > 0 && polls < 5, "{name} came, and it waits");
+                        }
                     }
                 };
                 assert_eq!(body, ANSWER);

@@ -41,6 +41,7 @@ contract! {
     status_error_classifier: OfStatusErrorClassifier [StatusErrorClassifierLayer];
     backoff_retry: OfBackoffRetry [BackoffRetryLayer];
     idempotent_retry: OfIdempotentRetry [IdempotentRetryLayer];
+    tower_retry: OfTowerRetry [TowerRetryLayer];
     load_balance: OfLoadBalance [LoadBalanceLayer];
     circuit_breaker: OfCircuitBreaker [CircuitBreakerLayer];
     record_trail: OfRecordTrail [RecordTrailLayer];

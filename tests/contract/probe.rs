@@ -542,7 +542,12 @@ impl Wakes {
         (wakes.clone(), wakes.into())
     }
 
-    /// Since it was last asked.
+    /// Any since they were last taken?
+    pub(crate) fn any(&self) -> bool {
+        self.0.load(SeqCst) > 0
+    }
+
+    /// Since they were last taken.
     pub(crate) fn take(&self) -> usize {
         self.0.swap(0, SeqCst)
     }

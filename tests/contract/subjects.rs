@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Uri};
 use http_body_util::Full;
-use tower::{Layer, ServiceBuilder};
+use tower::{BoxError, Layer, ServiceBuilder, retry::Policy};
 use tower_outbound::{
     Nest, ServiceBuilderExt,
     balance::{BalanceHandle, LoadBalanceLayer, WhenEmpty},
@@ -13,7 +13,7 @@ use tower_outbound::{
     call::{CircuitState, Endpoint, Endpoints, RetryBudget, StatusSet, UploadBody, Verdict, scope},
     classify::{StatusErrorClassifierLayer, StatusPolicy},
     observe::RecordTrailLayer,
-    retry::{Backoff, BackoffRetryLayer, Idempotent, IdempotentRetryLayer, Jitter},
+    retry::{Backoff, BackoffRetryLayer, Idempotent, IdempotentRetryLayer, Jitter, RetryLayer},
     timeout::{ConnectTimeoutLayer, ExecutionTimeoutLayer, ReadTimeoutLayer},
 };
 
@@ -26,6 +26,24 @@ pub(crate) type Upload = Request<UploadBody<Full<Bytes>>>;
 const LIMIT: Duration = Duration::from_secs(10_000);
 const SLEEP_WINDOW: Duration = Duration::from_secs(5);
 const VOLUME: u32 = 1_000;
+
+/// A policy as it is written for tower: so many more attempts, without a pause.
+#[derive(Clone)]
+pub(crate) struct Twice(u32);
+
+impl<Res> Policy<Get, Res, BoxError> for Twice {
+    type Future = std::future::Ready<()>;
+
+    fn retry(&mut self, _: &mut Get, outcome: &mut Result<Res, BoxError>) -> Option<Self::Future> {
+        outcome.as_ref().err()?;
+        self.0 = self.0.checked_sub(1)?;
+        Some(std::future::ready(()))
+    }
+
+    fn clone_request(&mut self, request: &Get) -> Option<Get> {
+        Some(request.clone())
+    }
+}
 
 macro_rules! subjects {
     ($($name:ident: $above:ty => $below:ty, $can:expr, $build:expr;)*) => {
@@ -66,6 +84,7 @@ subjects! {
         let budget = budget();
         Setup::new(idempotent().budget(budget.clone()).layer(inner)).spends(budget)
     };
+    OfTowerRetry: Get => Get, PAUSED, |inner| Setup::new(RetryLayer::tower(Twice(2)).layer(inner));
     OfLoadBalance: Get => Get, Can::ONCE, |inner| {
         let balance = balance();
         Setup::new(balance.layer(inner)).balances(balance.handle())

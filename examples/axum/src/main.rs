@@ -9,20 +9,19 @@
 
 use axum::{Router, extract::State, http::StatusCode, routing::get};
 use bytes::Bytes;
-use http::{Request, Response, Uri};
+use http::{Request, Uri};
 use http_body_util::Full;
-use hyper::body::Incoming;
-use tower::{ServiceBuilder, ServiceExt, util::BoxCloneSyncService};
+use tower::{Layer, ServiceExt};
 use tower_outbound::{
-    breaker::{Breaker, CircuitBreakerLayer},
+    breaker::{Breaker, CircuitBreaker, CircuitBreakerLayer},
     call::{BoxError, Fault, FaultKind},
     classify::StatusPolicy,
-    nest::client::Client,
+    nest::client::{Client, HttpClient},
 };
 
 #[derive(Clone)]
 struct App {
-    upstream: BoxCloneSyncService<Request<Full<Bytes>>, Response<Incoming>, BoxError>,
+    upstream: CircuitBreaker<HttpClient<Full<Bytes>>, StatusPolicy>,
     address: Uri,
 }
 
@@ -30,8 +29,7 @@ struct App {
 async fn main() -> Result<(), BoxError> {
     let address: Uri = std::env::args().nth(1).ok_or("name the service to call, as http://host:port")?.parse()?;
     let breaker = CircuitBreakerLayer::new(Breaker::new("upstream")?).classify(StatusPolicy::default());
-    let client = ServiceBuilder::new().layer(breaker).service(Client::builder().build_http()?);
-    let app = App { upstream: BoxCloneSyncService::new(client), address };
+    let app = App { upstream: breaker.layer(Client::builder().build_http()?), address };
     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
     axum::serve(listener, Router::new().route("/", get(pass_on)).with_state(app)).await?;
     Ok(())

@@ -7,7 +7,8 @@
 #[diagnostic::on_unimplemented(
     message = "the body `{Self}` cannot be copied for a retry",
     label = "not a `RepeatBody`",
-    note = "a body that is `Clone` can be; wrap another one in `OnceBody`, which is sent at most once"
+    note = "a body that is `Clone` can be; wrap another one in `OnceBody`, which is sent at most once",
+    note = "if it is `UploadBody`: the read limit belongs below all layers that retry"
 )]
 pub trait RepeatBody: Sized {
     /// A copy. `None`: this body can be sent only once.

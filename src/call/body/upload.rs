@@ -17,6 +17,8 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tower::BoxError;
 
+use crate::call::RequestBodyFailed;
+
 /// The largest piece that a body which is followed gives out at a time.
 ///
 /// hyper takes a frame as a whole, however large, and the end of the body with it. Only pieces make "has ended" mean
@@ -42,6 +44,10 @@ pin_project! {
     ///
     /// A body that has already ended, and one of a known length of at most 64 KiB, is passed through as it is, and
     /// nothing is allocated for it.
+    ///
+    /// A client below a `ReadTimeout` sends this body: leave the body type of a client to be inferred, or write it as
+    /// `HttpClient<UploadBody<B>>`. What a client asks of bodies, such as `Send` and `Unpin`, this one has if the
+    /// body inside has it.
     #[derive(Debug)]
     pub struct UploadBody<B> {
         #[pin]
@@ -92,7 +98,7 @@ where
             return this.body.poll_frame(cx).map(|frame| {
                 frame.map(|frame| match frame {
                     Ok(frame) => Ok(frame.map_data(into_bytes)),
-                    Err(error) => Err(error.into()),
+                    Err(error) => Err(failed(error)),
                 })
             });
         };
@@ -112,7 +118,7 @@ where
                 },
                 Poll::Ready(Some(Err(error))) => {
                     *this.uploader = None;
-                    return Poll::Ready(Some(Err(error.into())));
+                    return Poll::Ready(Some(Err(failed(error))));
                 }
                 Poll::Ready(None) => {
                     *this.uploader = None;
@@ -148,6 +154,11 @@ where
         }
         hint
     }
+}
+
+/// What the source of the body says must not be read as what happened to the request.
+fn failed(error: impl Into<BoxError>) -> BoxError {
+    Box::new(RequestBodyFailed::new(error.into()))
 }
 
 /// Of `Bytes` this is the same buffer.
@@ -234,6 +245,7 @@ mod tests {
     use tokio_test::{assert_pending, assert_ready, task};
 
     use super::*;
+    use crate::call::{Fault, FaultKind, Sent};
 
     /// A body with these frames, whose length is known or not.
     struct Script {
@@ -409,8 +421,12 @@ mod tests {
         let failing = StreamBody::new(futures_util::stream::iter([Err::<Frame<Bytes>, _>("broken")]));
         let (body, upload) = UploadBody::new(failing, IN_HAND);
         let mut body = task::spawn(body);
-        let error = assert_ready!(body.enter(|cx, body| body.poll_frame(cx)));
-        assert_eq!(error.unwrap().unwrap_err().to_string(), "broken");
+        let error = assert_ready!(body.enter(|cx, body| body.poll_frame(cx)))
+            .unwrap()
+            .unwrap_err();
+        assert_eq!(error.source().unwrap().to_string(), "broken");
+        let fault = Fault::new(FaultKind::Write, Sent::Maybe);
+        assert_eq!(Fault::of(&*error), fault, "whatever the source of the body says");
         assert!(upload.unwrap().has_ended());
     }
 

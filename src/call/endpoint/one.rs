@@ -205,6 +205,16 @@ impl EndpointBuilder {
     pub fn build(self) -> Result<Endpoint, ConfigError> {
         let bad =
             |fix: &'static str| ConfigError::new("Endpoint", "uri", format_args!("{:?}", self.uri), fix);
+        if self.uri.contains('@') {
+            // The value itself must not be shown: it may hold a password.
+            let host = self.uri.rsplit('@').next().unwrap_or_default();
+            return Err(ConfigError::new(
+                "Endpoint",
+                "uri",
+                format_args!("an address with a user in it, at {host:?}"),
+                "send credentials in a header",
+            ));
+        }
         let uri: Uri = self
             .uri
             .parse()
@@ -213,15 +223,6 @@ impl EndpointBuilder {
             .authority()
             .ok_or_else(|| bad("give scheme://host:port or host:port"))?
             .clone();
-        if authority.as_str().contains('@') {
-            // Named apart, since the value itself must not be shown.
-            return Err(ConfigError::new(
-                "Endpoint",
-                "uri",
-                format_args!("an address with a user in it, at {:?}", authority.host()),
-                "send credentials in a header",
-            ));
-        }
         if authority.host().is_empty() {
             return Err(bad("give a host"));
         }
@@ -291,6 +292,7 @@ mod tests {
             ("http://host/path", "path and query"),
             ("http://host?query", "path and query"),
             ("http://user:pass@host", "header"),
+            ("http://user:pass@ho st", "header"),
             ("ht tp://x", "give scheme"),
         ] {
             let error = Endpoint::new(uri).unwrap_err();

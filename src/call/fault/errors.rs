@@ -4,11 +4,14 @@
 use std::{error::Error, fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode};
+use http::{
+    HeaderMap, StatusCode,
+    header::{CONTENT_LENGTH, TRANSFER_ENCODING},
+};
 use tower::BoxError;
 
-use super::{Fault, FaultKind, ReadPhase, Sent};
-use crate::call::Verdict;
+use super::{Fault, FaultKind, ReadPhase, Sent, chain};
+use crate::call::{Verdict, millis::Millis};
 
 /// No connection within the limit on the connect phase: resolving, all addresses and TLS taken together.
 ///
@@ -197,6 +200,11 @@ impl CircuitOpen {
         }
     }
 
+    /// Finds the rejection in an error, however deeply it is wrapped.
+    pub fn of<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a CircuitOpen> {
+        chain(error).find_map(|error| error.downcast_ref())
+    }
+
     /// The name of the breaker.
     pub fn name(&self) -> &str {
         &self.name
@@ -221,7 +229,7 @@ impl fmt::Display for CircuitOpen {
             self.name, self.state
         )?;
         match self.retry_in {
-            Some(left) => write!(f, "; a probe may go out in {left:?}"),
+            Some(left) => write!(f, "; a probe may go out in {}", Millis(left)),
             None => Ok(()),
         }
     }
@@ -260,11 +268,42 @@ impl fmt::Display for NoEndpoint {
         } else {
             "discovery has given no endpoints yet; does its stream run, and is the wait long enough?"
         };
-        write!(f, "LoadBalance: no endpoint after {:?}: {why}", self.waited)
+        write!(f, "LoadBalance: no endpoint after {}: {why}", Millis(self.waited))
     }
 }
 
 impl Error for NoEndpoint {}
+
+/// The body of the request failed while it was sent: the place that it came from, not the server that it went to.
+///
+/// Whatever the source says, a part of the request may have reached the server.
+#[derive(Debug)]
+pub struct RequestBodyFailed {
+    source: BoxError,
+}
+
+impl RequestBodyFailed {
+    #[allow(dead_code, reason = "made by a layer that is a feature")]
+    pub(crate) fn new(source: BoxError) -> Self {
+        RequestBodyFailed { source }
+    }
+}
+
+impl fmt::Display for RequestBodyFailed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the body of the request failed while it was sent: {}",
+            self.source
+        )
+    }
+}
+
+impl Error for RequestBodyFailed {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&*self.source)
+    }
+}
 
 /// The service below failed to become ready, so the attempt was not sent.
 #[derive(Debug)]
@@ -332,6 +371,11 @@ impl StatusError {
         }
     }
 
+    /// Finds the answer in an error, however deeply it is wrapped.
+    pub fn of<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a StatusError> {
+        chain(error).find_map(|error| error.downcast_ref())
+    }
+
     /// The status of the answer.
     pub fn status(&self) -> StatusCode {
         self.status
@@ -362,8 +406,13 @@ impl StatusError {
         self.retry_after
     }
 
-    /// The answer, put together again.
-    pub fn into_response(self) -> http::Response<Bytes> {
+    /// The answer, put together again. If its body is not [complete](StatusError::complete), the headers that tell
+    /// its length are left out.
+    pub fn into_response(mut self) -> http::Response<Bytes> {
+        if !self.complete {
+            self.headers.remove(CONTENT_LENGTH);
+            self.headers.remove(TRANSFER_ENCODING);
+        }
         let mut response = http::Response::new(self.body);
         *response.status_mut() = self.status;
         *response.headers_mut() = self.headers;
@@ -450,6 +499,8 @@ pub(super) fn own(error: &(dyn Error + 'static)) -> Option<Fault> {
         );
     } else if let Some(error) = error.downcast_ref::<ReadTimedOut>() {
         (FaultKind::ReadTimeout(error.phase), Sent::Maybe)
+    } else if error.is::<RequestBodyFailed>() {
+        (FaultKind::Write, Sent::Maybe)
     } else if error.is::<ConnectTimedOut>() {
         (FaultKind::ConnectTimeout, Sent::No)
     } else if error.is::<ExecutionTimedOut>() {

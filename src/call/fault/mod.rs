@@ -9,7 +9,7 @@ use http::StatusCode;
 
 pub use self::errors::{
     CircuitOpen, CircuitState, ConnectTimedOut, ExecutionTimedOut, FaultError, NoEndpoint, NoTimeLeft,
-    NotReady, ReadTimedOut, StatusError,
+    NotReady, ReadTimedOut, RequestBodyFailed, StatusError,
 };
 pub use self::read::chain;
 
@@ -112,7 +112,7 @@ impl Fault {
         }
     }
 
-    /// Reads the fault off an error, however deeply it is wrapped.
+    /// Reads the fault off an error, however deeply it is wrapped. Of a `BoxError` it is `Fault::of(&*error)`.
     ///
     /// The whole chain of sources is walked, through the wrappers that hide a level (`io::Error`, `Arc`). Known
     /// are the errors of this crate and io errors; hyper's and hyper-util's with the feature `hyper`, h2's with

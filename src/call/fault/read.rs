@@ -89,7 +89,12 @@ impl Reading {
             // hyper hands the request back before it starts to write it, and calls that canceled.
             if error.is_canceled() {
                 return Some(Fault::new(FaultKind::Closed, Sent::No));
-            } else if error.is_incomplete_message() {
+            }
+            // The body of the request failed. What its error says is about where the body comes from.
+            if error.is_user() {
+                return Some(Fault::new(FaultKind::Write, Sent::Maybe));
+            }
+            if error.is_incomplete_message() {
                 self.kind = FaultKind::Closed;
             } else if error.is_parse() {
                 self.kind = FaultKind::Protocol;

@@ -1,7 +1,6 @@
 //! The response body under a read limit.
 
 use std::{
-    future::Future,
     pin::Pin,
     task::{Context, Poll, ready},
 };
@@ -11,7 +10,7 @@ use pin_project_lite::pin_project;
 use tokio::time::{Duration, Instant, Sleep, sleep_until};
 use tower::BoxError;
 
-use crate::call::{ReadPhase, ReadTimedOut, Upload};
+use crate::call::{ReadPhase, ReadTimedOut, Upload, timer::poll_timer};
 
 pin_project! {
     /// The body of a response below a [`ReadTimeout`](super::ReadTimeout): each gap between two of its frames has the
@@ -81,10 +80,10 @@ where
         let limit = *this.limit;
         let due = *this.due.get_or_insert_with(|| Instant::now() + limit);
         let sleep = this.sleep.get_or_insert_with(|| Box::pin(sleep_until(due)));
-        ready!(sleep.as_mut().poll(cx));
+        ready!(poll_timer(sleep.as_mut(), cx));
         if sleep.deadline() < due {
             sleep.as_mut().reset(due);
-            ready!(sleep.as_mut().poll(cx));
+            ready!(poll_timer(sleep.as_mut(), cx));
         }
         *this.timed_out = true;
         *this.sleep = None;

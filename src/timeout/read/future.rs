@@ -12,7 +12,7 @@ use tokio::time::{Duration, Instant, Sleep, sleep_until};
 use tower::BoxError;
 
 use super::{NAME, ReadBody};
-use crate::call::{NoTimeLeft, ReadPhase, ReadTimedOut, Upload, connecting};
+use crate::call::{NoTimeLeft, ReadPhase, ReadTimedOut, Upload, connecting, scope, timer::poll_timer};
 
 pin_project! {
     /// The future of [`ReadTimeout`](super::ReadTimeout).
@@ -21,12 +21,12 @@ pin_project! {
     pub struct ReadTimeoutFuture<F> {
         #[pin]
         state: State<F>,
-        // Made when the clock starts, unless the deadline is nearer.
+        // Made once the limit is due, unless the deadline of the call is nearer.
         #[pin]
         sleep: Option<Sleep>,
-        running: bool,
+        // When the limit runs out. None: the clock does not run.
+        due: Option<Instant>,
         limit: Duration,
-        deadline: Option<Instant>,
         // There if the request body is followed.
         upload: Option<Upload>,
     }
@@ -46,13 +46,12 @@ pin_project! {
 }
 
 impl<F> ReadTimeoutFuture<F> {
-    pub(super) fn new(inner: F, limit: Duration, deadline: Option<Instant>, upload: Option<Upload>) -> Self {
+    pub(super) fn new(inner: F, limit: Duration, upload: Option<Upload>) -> Self {
         ReadTimeoutFuture {
             state: State::Calling { inner },
             sleep: None,
-            running: false,
+            due: None,
             limit,
-            deadline,
             upload,
         }
     }
@@ -61,9 +60,8 @@ impl<F> ReadTimeoutFuture<F> {
         ReadTimeoutFuture {
             state: State::NoTimeLeft,
             sleep: None,
-            running: false,
+            due: None,
             limit: Duration::ZERO,
-            deadline: None,
             upload: None,
         }
     }
@@ -89,24 +87,25 @@ where
         let (polled, connecting) = connecting::observe(|| inner.poll(cx));
         if polled.is_pending() {
             if connecting {
-                *this.running = false;
+                *this.due = None;
                 this.sleep.set(None);
                 return Poll::Pending;
             }
-            if !*this.running {
+            if this.due.is_none() {
                 if this.upload.as_ref().is_some_and(|upload| !upload.poll_ended(cx)) {
                     return Poll::Pending;
                 }
-                *this.running = true;
-                let due = Instant::now() + *this.limit;
-                // With two timers at the same tick the inner one would win, and its error hide whose limit ran
-                // out. So there is only the one of the deadline.
-                if this.deadline.is_none_or(|deadline| deadline > due) {
+                *this.due = Some(Instant::now() + *this.limit);
+            }
+            // With two timers at the same tick the inner one would win, and its error hide whose limit ran out. So
+            // there is only the one of the deadline, as long as the call is within the scope of whoever set it.
+            if let (None, Some(due)) = (this.sleep.as_ref().get_ref(), *this.due) {
+                if scope::deadline().is_none_or(|deadline| deadline > due) {
                     this.sleep.set(Some(sleep_until(due)));
                 }
             }
             match this.sleep.as_mut().as_pin_mut() {
-                Some(sleep) => ready!(sleep.poll(cx)),
+                Some(sleep) => ready!(poll_timer(sleep, cx)),
                 None => return Poll::Pending,
             }
         }

@@ -132,20 +132,7 @@ impl<S> ReadTimeout<S> {
         self.limit
     }
 
-    /// The client inside.
-    pub fn get_ref(&self) -> &S {
-        &self.inner
-    }
-
-    /// The client inside.
-    pub fn get_mut(&mut self) -> &mut S {
-        &mut self.inner
-    }
-
-    /// The client inside.
-    pub fn into_inner(self) -> S {
-        self.inner
-    }
+    crate::macros::inner_service!(S);
 }
 
 impl<S, B, R> Service<Request<B>> for ReadTimeout<S>
@@ -171,6 +158,6 @@ where
         let (head, body) = request.into_parts();
         let (body, upload) = UploadBody::new(body, self.in_hand);
         let inner = self.inner.call(Request::from_parts(head, body));
-        ReadTimeoutFuture::new(inner, self.limit, deadline, upload)
+        ReadTimeoutFuture::new(inner, self.limit, upload)
     }
 }

@@ -1,0 +1,460 @@
+//! What shows only where layers meet: with each other, with calls around them, and with what users do to futures.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test fails by panicking"
+)]
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::{Body, Frame};
+use http_body_util::{Empty, Full};
+use std::{
+    cell::RefCell,
+    future::{Future, pending},
+    io,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+use tokio::io::AsyncReadExt;
+use tokio::time::Instant;
+use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt, service_fn};
+use tower_outbound::{
+    Nest,
+    balance::{LoadBalanceLayer, WhenEmpty},
+    call::{AttemptOutcome, Endpoint, Endpoints, RetryBudget, StatusError, Trail, UploadBody},
+    observe::RecordTrailLayer,
+    retry::{Backoff, BackoffRetryLayer, Idempotent, IdempotentRetryLayer},
+    timeout::{ExecutionTimeoutLayer, ReadTimeoutLayer},
+};
+fn s(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+#[derive(Clone)]
+struct FromElsewhere {
+    step: u8,
+    read: Arc<tokio::sync::Semaphore>,
+}
+impl Body for FromElsewhere {
+    type Data = Bytes;
+    type Error = io::Error;
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        if self.step == 0 {
+            self.step = 1;
+            return Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b"half of it")))));
+        }
+        match self.read.try_acquire() {
+            Ok(p) => p.forget(),
+            Err(_) => {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+        }
+        Poll::Ready(Some(Err(io::ErrorKind::ConnectionRefused.into())))
+    }
+}
+
+#[tokio::test]
+async fn a_post_that_is_partly_sent_is_not_sent_again_though_the_source_of_its_body_was_refused() {
+    let heads = Arc::new(AtomicUsize::new(0));
+    let read = Arc::new(tokio::sync::Semaphore::new(0));
+    let mut eps = vec![];
+    for _ in 0..2 {
+        let l = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        eps.push(Endpoint::new(format!("http://{}", l.local_addr().unwrap())).unwrap());
+        let (heads, read) = (heads.clone(), read.clone());
+        tokio::spawn(async move {
+            loop {
+                let (mut c, _) = l.accept().await.unwrap();
+                let mut all = vec![];
+                let mut buf = [0; 1024];
+                loop {
+                    let n = c.read(&mut buf).await.unwrap_or(0);
+                    if n == 0 {
+                        break;
+                    }
+                    all.extend_from_slice(&buf[..n]);
+                    if all.windows(10).any(|w| w == b"half of it") {
+                        heads.fetch_add(1, SeqCst);
+                        read.add_permits(1);
+                        break;
+                    }
+                }
+                let _ = c.read(&mut buf).await;
+            }
+        });
+    }
+    let nest = Nest::builder("orders", eps.into_iter().collect())
+        .build_http()
+        .unwrap();
+    let e = nest
+        .send(Request::post("/x").body(FromElsewhere { step: 0, read }).unwrap())
+        .await
+        .unwrap_err();
+    assert_eq!(heads.load(SeqCst), 1, "{e}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_post_that_an_earlier_attempt_may_have_sent_is_not_sent_again_after_a_later_one_was_refused() {
+    let n = Arc::new(AtomicUsize::new(0));
+    let c = n.clone();
+    let client = service_fn(move |_: Request<Full<Bytes>>| {
+        let i = c.fetch_add(1, SeqCst);
+        async move {
+            Err::<Response<Empty<Bytes>>, io::Error>(
+                if i == 0 {
+                    io::ErrorKind::ConnectionReset
+                } else {
+                    io::ErrorKind::ConnectionRefused
+                }
+                .into(),
+            )
+        }
+    });
+    let mut svc = ServiceBuilder::new()
+        .layer(BackoffRetryLayer::new(Backoff::default()))
+        .layer(IdempotentRetryLayer::new(Idempotent::ribbon()))
+        .service(client);
+    let e = svc
+        .ready()
+        .await
+        .unwrap()
+        .call(Request::post("http://a/").body(Full::default()).unwrap())
+        .await
+        .unwrap_err();
+    assert_eq!(
+        n.load(SeqCst),
+        2,
+        "ribbon allows 2, the safe backoff must not add to a POST that may have been sent: {e}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_limit_holds_for_a_call_that_goes_on_after_the_call_around_it_has_ended() {
+    let silent = service_fn(|_: Request<UploadBody<Empty<Bytes>>>| {
+        pending::<Result<Response<Full<Bytes>>, BoxError>>()
+    });
+    let orders = ReadTimeoutLayer::new(s(5)).unwrap().layer(silent);
+    let (tx, rx) = std::sync::mpsc::channel();
+    let handler = service_fn(move |_: ()| {
+        let mut orders = orders.clone();
+        let tx = tx.clone();
+        async move {
+            let audit = orders.call(Request::new(Empty::new()));
+            tx.send(tokio::spawn(audit)).unwrap();
+            Ok::<_, BoxError>(())
+        }
+    });
+    let mut h = ExecutionTimeoutLayer::new(s(3)).unwrap().layer(handler);
+    h.call(()).await.unwrap();
+    let audit = rx.recv().unwrap();
+    assert!(
+        tokio::time::timeout(s(3600), audit).await.is_ok(),
+        "an hour of silence under a read limit of 5 s"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn so_does_the_limit_on_the_wait_for_an_endpoint() {
+    let client = service_fn(|_: Request<Empty<Bytes>>| pending::<Result<Response<Full<Bytes>>, BoxError>>());
+    let lb = LoadBalanceLayer::new(Endpoints::new())
+        .when_empty(WhenEmpty::Wait(s(5)))
+        .unwrap()
+        .layer(client);
+    let (tx, rx) = std::sync::mpsc::channel();
+    let handler = service_fn(move |_: ()| {
+        let mut lb = lb.clone();
+        let tx = tx.clone();
+        async move {
+            let audit = lb.call(Request::new(Empty::new()));
+            // first polled within the scope, as a select! would do
+            let mut audit = Box::pin(audit);
+            let _ = std::future::poll_fn(|cx| Poll::Ready(audit.as_mut().poll(cx).is_ready())).await;
+            tx.send(tokio::spawn(audit)).unwrap();
+            Ok::<_, BoxError>(())
+        }
+    });
+    let mut h = ExecutionTimeoutLayer::new(s(3)).unwrap().layer(handler);
+    h.call(()).await.unwrap();
+    let audit = rx.recv().unwrap();
+    assert!(
+        tokio::time::timeout(s(3600), audit).await.is_ok(),
+        "an hour of waiting under a limit of 5 s"
+    );
+}
+
+#[tokio::test]
+async fn an_execution_limit_ends_work_that_uses_up_its_cooperative_budget() {
+    let work = service_fn(|_: ()| async {
+        let start = Instant::now();
+        while start.elapsed() < s(2) {
+            tokio::task::consume_budget().await;
+        }
+        Ok::<_, BoxError>(())
+    });
+    let start = Instant::now();
+    let mut svc = ExecutionTimeoutLayer::new(Duration::from_millis(50))
+        .unwrap()
+        .layer(work);
+    let r = svc.call(()).await;
+    assert!(
+        r.is_err(),
+        "limit of 50 ms, and it went on for {:?}",
+        start.elapsed()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_dropped_within_another_writes_nothing_into_the_trail_of_that_one() {
+    let silent = service_fn(|_: Request<UploadBody<Empty<Bytes>>>| {
+        pending::<Result<Response<Empty<Bytes>>, io::Error>>()
+    });
+    let b = Nest::builder("b", Endpoints::from_list(["http://inner:1"]).unwrap())
+        .build(silent)
+        .unwrap();
+    let outer = service_fn(move |_: Request<Empty<Bytes>>| {
+        let b = b.clone();
+        async move {
+            tokio::select! {
+                _ = b.send(Request::get("/").body(Empty::new()).unwrap()) => {}
+                () = tokio::time::sleep(s(1)) => {}
+            }
+            Err::<Response<Empty<Bytes>>, io::Error>(io::ErrorKind::ConnectionReset.into())
+        }
+    });
+    let mut svc = ServiceBuilder::new()
+        .layer(RecordTrailLayer::new())
+        .layer(IdempotentRetryLayer::new(
+            Idempotent::default().next_endpoint(0).same_endpoint(1),
+        ))
+        .service(outer);
+    let e = svc
+        .ready()
+        .await
+        .unwrap()
+        .call(Request::get("http://outer/").body(Empty::new()).unwrap())
+        .await
+        .unwrap_err();
+    let trail = Trail::of(&*e).unwrap();
+    assert!(
+        trail
+            .attempts()
+            .all(|a| a.endpoint().is_none() && matches!(a.outcome(), AttemptOutcome::Failed(_))),
+        "{trail}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_a_call_within_another_went_is_not_told_to_that_one() {
+    let ok = service_fn(|_: Request<UploadBody<Empty<Bytes>>>| async {
+        Ok::<_, io::Error>(Response::new(Empty::<Bytes>::new()))
+    });
+    let b = Nest::builder("b", Endpoints::from_list(["http://inner:1"]).unwrap())
+        .build(ok)
+        .unwrap();
+    let outer = service_fn(move |_: Request<Empty<Bytes>>| {
+        let b = b.clone();
+        async move {
+            b.send(Request::get("/").body(Empty::new()).unwrap())
+                .await
+                .unwrap();
+            Err::<Response<Empty<Bytes>>, io::Error>(io::ErrorKind::ConnectionReset.into())
+        }
+    });
+    let mut svc = ServiceBuilder::new()
+        .layer(RecordTrailLayer::new())
+        .layer(IdempotentRetryLayer::new(Idempotent::default()))
+        .service(outer);
+    let e = svc
+        .ready()
+        .await
+        .unwrap()
+        .call(Request::get("http://outer/").body(Empty::new()).unwrap())
+        .await
+        .unwrap_err();
+    let trail = Trail::of(&*e).unwrap();
+    assert!(trail.attempts().all(|a| a.endpoint().is_none()), "{trail}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_run_side_by_side_in_one_trail_do_not_blame_each_other() {
+    fn part(
+        name: &'static str,
+        fails: bool,
+        after: u64,
+    ) -> impl Future<Output = Result<Response<Empty<Bytes>>, BoxError>> {
+        let client = service_fn(move |_: Request<Empty<Bytes>>| async move {
+            tokio::time::sleep(s(after)).await;
+            if fails {
+                Err::<Response<Empty<Bytes>>, io::Error>(io::ErrorKind::ConnectionReset.into())
+            } else {
+                Ok(Response::new(Empty::new()))
+            }
+        });
+        let mut svc = ServiceBuilder::new()
+            .layer(IdempotentRetryLayer::new(
+                Idempotent::default().next_endpoint(0).same_endpoint(1),
+            ))
+            .layer(LoadBalanceLayer::new(Endpoints::from_list([name]).unwrap()))
+            .service(client);
+        svc.call(
+            Request::post(format!("http://{name}/"))
+                .body(Empty::new())
+                .unwrap(),
+        )
+    }
+    // b has no balancer, so its failure is written down by the retry layer
+    let outer = service_fn(move |_: Request<Empty<Bytes>>| async move {
+        let client = service_fn(|_: Request<Empty<Bytes>>| async {
+            tokio::time::sleep(s(3)).await;
+            Err::<Response<Empty<Bytes>>, io::Error>(io::ErrorKind::ConnectionReset.into())
+        });
+        let mut b = ServiceBuilder::new()
+            .layer(IdempotentRetryLayer::new(Idempotent::default()))
+            .service(client);
+        let (_, _, b) = tokio::join!(
+            part("first:1", true, 1),
+            part("good:1", false, 2),
+            b.call(Request::post("http://b/").body(Empty::new()).unwrap())
+        );
+        b
+    });
+    let mut svc = ServiceBuilder::new()
+        .layer(RecordTrailLayer::new())
+        .service(outer);
+    let e = svc
+        .call(Request::get("http://outer/").body(Empty::new()).unwrap())
+        .await
+        .unwrap_err();
+    let trail = Trail::of(&*e).unwrap();
+    let good = trail
+        .attempts()
+        .find(|a| a.endpoint().is_some_and(|e| e.key() == "http://good:1"))
+        .unwrap();
+    assert_eq!(good.outcome(), AttemptOutcome::Answered, "{trail}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_budget_with_a_high_floor_survives_a_long_time_without_calls() {
+    let budget = RetryBudget::builder().floor(u32::MAX).build().unwrap();
+    tokio::time::advance(s(60 * 24 * 3600)).await;
+    budget.deposit();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cut_answer_put_together_again_does_not_claim_its_old_length() {
+    let client = service_fn(|_: Request<UploadBody<Empty<Bytes>>>| async {
+        Ok::<_, io::Error>(
+            Response::builder()
+                .status(500)
+                .header("content-length", "100000")
+                .body(Full::new(Bytes::from(vec![b'x'; 100_000])))
+                .unwrap(),
+        )
+    });
+    let nest = Nest::builder("a", Endpoints::from_list(["http://a:1"]).unwrap())
+        .build(client)
+        .unwrap();
+    let e = nest
+        .send(Request::get("/").body(Empty::new()).unwrap())
+        .await
+        .unwrap_err();
+    let s = tower_outbound::call::chain(&*e)
+        .find_map(|e| e.downcast_ref::<StatusError>())
+        .unwrap()
+        .clone();
+    let r = s.into_response();
+    assert!(
+        r.headers()
+            .get("content-length")
+            .is_none_or(|l| l.to_str().unwrap() == r.body().len().to_string()),
+        "{:?} {}",
+        r.headers(),
+        r.body().len()
+    );
+}
+
+#[test]
+fn the_plan_knows_the_wait_for_an_endpoint() {
+    let b = || Nest::builder("a", Endpoints::new()).when_empty(WhenEmpty::Wait(s(3600)));
+    assert!(!b().plan().findings().is_empty(), "{}", b().plan());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_is_counted_once_by_a_budget_that_only_the_lower_layer_has() {
+    let budget = RetryBudget::builder()
+        .percent(100.0)
+        .floor(0)
+        .burst(100)
+        .initial(0)
+        .build()
+        .unwrap();
+    let client = service_fn(|_: Request<Full<Bytes>>| async {
+        Err::<Response<Empty<Bytes>>, io::Error>(io::ErrorKind::ConnectionReset.into())
+    });
+    let mut svc = ServiceBuilder::new()
+        .layer(BackoffRetryLayer::new(
+            Backoff::builder().attempts(5).build().unwrap(),
+        ))
+        .layer(IdempotentRetryLayer::new(Idempotent::default()).budget(budget.clone()))
+        .service(client);
+    let _ = svc
+        .ready()
+        .await
+        .unwrap()
+        .call(Request::get("http://a/").body(Full::default()).unwrap())
+        .await;
+    assert_eq!(budget.granted(), 1, "one call earned one retry");
+}
+
+thread_local! { static HOLD: RefCell<Option<Pin<Box<dyn Future<Output = ()>>>>> = const { RefCell::new(None) }; }
+
+#[test]
+fn child_that_drops_a_call_as_its_thread_ends() {
+    if std::env::var_os("TOWER_OUTBOUND_TEST_CHILD").is_none() {
+        return;
+    }
+    std::thread::spawn(|| {
+        HOLD.with(|h| *h.borrow_mut() = None);
+        let silent =
+            service_fn(|_: Request<Empty<Bytes>>| pending::<Result<Response<Empty<Bytes>>, io::Error>>());
+        let mut lb = LoadBalanceLayer::new(Endpoints::from_list(["http://a:1"]).unwrap()).layer(silent);
+        let call = lb.call(Request::get("/").body(Empty::new()).unwrap());
+        HOLD.with(|h| {
+            *h.borrow_mut() = Some(Box::pin(async move {
+                let _ = call.await;
+            }))
+        });
+    })
+    .join()
+    .unwrap();
+}
+
+#[test]
+fn a_call_that_is_dropped_as_its_thread_ends_does_not_abort_the_process() {
+    let out = std::process::Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "child_that_drops_a_call_as_its_thread_ends",
+            "--nocapture",
+        ])
+        .env("TOWER_OUTBOUND_TEST_CHILD", "1")
+        .output()
+        .unwrap();
+    assert!(
+        out.status.success(),
+        "{:?} {}",
+        out.status,
+        String::from_utf8_lossy(&out.stderr)
+    );
+}
