@@ -460,10 +460,11 @@ impl BackoffBuilder {
 
 #[cfg(test)]
 mod tests {
+    use http::StatusCode;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::call::LONGEST;
+    use crate::call::{BoxError, ErrorRef, Fault, LONGEST, Sent};
 
     fn ms(millis: u64) -> Duration {
         Duration::from_millis(millis)
@@ -564,5 +565,79 @@ mod tests {
         };
         assert!((ms(48)..ms(52)).contains(&mean(Jitter::Full)));
         assert!((ms(73)..ms(77)).contains(&mean(Jitter::Equal)));
+    }
+
+    fn feign() -> Backoff {
+        Backoff::feign(ms(100), ms(1000), 5).unwrap()
+    }
+
+    fn failed(kind: FaultKind, asked: Option<Duration>, error: Option<ErrorRef<'_>>) -> FailedAttempt<'_> {
+        FailedAttempt {
+            semantics: Semantics::READ,
+            fault: Fault::new(kind, Sent::Maybe).with_retry_after(asked),
+            may_have_been_sent: true,
+            error,
+            attempts: 1,
+            here: 1,
+            moves: 0,
+        }
+    }
+
+    #[test]
+    fn of_failed_answers_each_policy_retries_its_own() {
+        let error: BoxError = "an answer".into();
+        let wait = Some(Duration::from_secs(1));
+        let unavailable = FaultKind::Status(StatusCode::SERVICE_UNAVAILABLE);
+        let conflict = FaultKind::Status(StatusCode::CONFLICT);
+        for (kind, asked, by_default, by_feign) in [
+            (unavailable, None, true, false),
+            (unavailable, wait, true, true),
+            (conflict, None, false, false),
+            (conflict, wait, false, true),
+            (FaultKind::Grpc(GRPC_UNAVAILABLE), None, true, false),
+            (FaultKind::Grpc(GRPC_UNAVAILABLE), wait, true, true),
+            (FaultKind::Grpc(5), None, false, false),
+            (FaultKind::Grpc(5), wait, false, true),
+            (FaultKind::ReadTimeout(ReadPhase::Head), None, true, true),
+            (FaultKind::ReadTimeout(ReadPhase::Body), None, true, false),
+        ] {
+            for (policy, retried) in [(Backoff::default(), by_default), (feign(), by_feign)] {
+                let again = policy.again(&failed(kind, asked, Some(&*error)));
+                assert_eq!(again.is_ok(), retried, "{kind:?}, {asked:?}: {policy:?}");
+                let of_a_reader = policy.again(&failed(kind, asked, None));
+                assert!(of_a_reader.is_ok(), "what a reader of answers finds is retried");
+            }
+        }
+    }
+
+    #[test]
+    fn the_longest_wait_that_is_granted_is_granted() {
+        let limit = Duration::from_secs(3);
+        let policy = Backoff::builder()
+            .max_retry_after(limit)
+            .jitter(Jitter::None)
+            .build()
+            .unwrap();
+        let at = |asked| policy.pause_after(&failed(FaultKind::Reset, Some(asked), None));
+        assert_eq!(at(limit), Ok(limit));
+        let asked = limit + Duration::from_nanos(1);
+        assert_eq!(at(asked), Err(NotRetried::RetryAfterTooLong { asked, limit }));
+    }
+
+    #[test]
+    fn only_the_library_that_does_not_mind_goes_where_it_has_been() {
+        assert!(Backoff::default().prefers_untried());
+        assert!(!feign().prefers_untried());
+    }
+
+    #[test]
+    fn a_setting_leaves_the_others_as_they_are() {
+        let builder = || Backoff::builder().attempts(7);
+        for builder in [
+            builder().statuses(StatusSet::EMPTY),
+            builder().retry_unsafe_that_may_have_been_sent(),
+        ] {
+            assert_eq!(builder.build().unwrap().max_attempts(), 7);
+        }
     }
 }
