@@ -121,15 +121,12 @@ async fn a_post_that_an_earlier_attempt_may_have_sent_is_not_sent_again_after_a_
             )
         }
     });
-    let mut svc = ServiceBuilder::new()
+    let svc = ServiceBuilder::new()
         .layer(BackoffRetryLayer::new(Backoff::default()))
         .layer(IdempotentRetryLayer::new(Idempotent::ribbon()))
         .service(client);
     let e = svc
-        .ready()
-        .await
-        .unwrap()
-        .call(Request::post("http://a/").body(Full::default()).unwrap())
+        .oneshot(Request::post("http://a/").body(Full::default()).unwrap())
         .await
         .unwrap_err();
     assert_eq!(
@@ -203,10 +200,10 @@ async fn an_execution_limit_ends_work_that_uses_up_its_cooperative_budget() {
         Ok::<_, BoxError>(())
     });
     let start = Instant::now();
-    let mut svc = ExecutionTimeoutLayer::new(Duration::from_millis(50))
+    let svc = ExecutionTimeoutLayer::new(Duration::from_millis(50))
         .unwrap()
         .layer(work);
-    let r = svc.call(()).await;
+    let r = svc.oneshot(()).await;
     assert!(
         r.is_err(),
         "limit of 50 ms, and it went on for {:?}",
@@ -232,17 +229,14 @@ async fn a_call_that_is_dropped_within_another_writes_nothing_into_the_trail_of_
             Err::<Response<Empty<Bytes>>, io::Error>(io::ErrorKind::ConnectionReset.into())
         }
     });
-    let mut svc = ServiceBuilder::new()
+    let svc = ServiceBuilder::new()
         .layer(RecordTrailLayer::new())
         .layer(IdempotentRetryLayer::new(
             Idempotent::default().next_endpoint(0).same_endpoint(1),
         ))
         .service(outer);
     let e = svc
-        .ready()
-        .await
-        .unwrap()
-        .call(Request::get("http://outer/").body(Empty::new()).unwrap())
+        .oneshot(Request::get("http://outer/").body(Empty::new()).unwrap())
         .await
         .unwrap_err();
     let trail = Trail::of(&*e).unwrap();
@@ -271,15 +265,12 @@ async fn where_a_call_within_another_went_is_not_told_to_that_one() {
             Err::<Response<Empty<Bytes>>, io::Error>(io::ErrorKind::ConnectionReset.into())
         }
     });
-    let mut svc = ServiceBuilder::new()
+    let svc = ServiceBuilder::new()
         .layer(RecordTrailLayer::new())
         .layer(IdempotentRetryLayer::new(Idempotent::default()))
         .service(outer);
     let e = svc
-        .ready()
-        .await
-        .unwrap()
-        .call(Request::get("http://outer/").body(Empty::new()).unwrap())
+        .oneshot(Request::get("http://outer/").body(Empty::new()).unwrap())
         .await
         .unwrap_err();
     let trail = Trail::of(&*e).unwrap();
@@ -301,13 +292,13 @@ async fn calls_that_run_side_by_side_in_one_trail_do_not_blame_each_other() {
                 Ok(Response::new(Empty::new()))
             }
         });
-        let mut svc = ServiceBuilder::new()
+        let svc = ServiceBuilder::new()
             .layer(IdempotentRetryLayer::new(
                 Idempotent::default().next_endpoint(0).same_endpoint(1),
             ))
             .layer(LoadBalanceLayer::new(Endpoints::from_list([name]).unwrap()))
             .service(client);
-        svc.call(
+        svc.oneshot(
             Request::post(format!("http://{name}/"))
                 .body(Empty::new())
                 .unwrap(),
@@ -329,11 +320,11 @@ async fn calls_that_run_side_by_side_in_one_trail_do_not_blame_each_other() {
         );
         b
     });
-    let mut svc = ServiceBuilder::new()
+    let svc = ServiceBuilder::new()
         .layer(RecordTrailLayer::new())
         .service(outer);
     let e = svc
-        .call(Request::get("http://outer/").body(Empty::new()).unwrap())
+        .oneshot(Request::get("http://outer/").body(Empty::new()).unwrap())
         .await
         .unwrap_err();
     let trail = Trail::of(&*e).unwrap();
@@ -402,17 +393,14 @@ async fn a_call_is_counted_once_by_a_budget_that_only_the_lower_layer_has() {
     let client = service_fn(|_: Request<Full<Bytes>>| async {
         Err::<Response<Empty<Bytes>>, io::Error>(io::ErrorKind::ConnectionReset.into())
     });
-    let mut svc = ServiceBuilder::new()
+    let svc = ServiceBuilder::new()
         .layer(BackoffRetryLayer::new(
             Backoff::builder().attempts(5).build().unwrap(),
         ))
         .layer(IdempotentRetryLayer::new(Idempotent::default()).budget(budget.clone()))
         .service(client);
     let _ = svc
-        .ready()
-        .await
-        .unwrap()
-        .call(Request::get("http://a/").body(Full::default()).unwrap())
+        .oneshot(Request::get("http://a/").body(Full::default()).unwrap())
         .await;
     assert_eq!(budget.granted(), 1, "one call earned one retry");
 }
