@@ -34,6 +34,8 @@
 //! # }
 //! ```
 #![cfg_attr(docsrs, feature(doc_cfg))]
+// The pages of layers that are switched off are not there to be linked to.
+#![cfg_attr(not(feature = "full"), allow(rustdoc::broken_intra_doc_links))]
 
 mod macros;
 

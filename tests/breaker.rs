@@ -216,12 +216,14 @@ fn mistakes_in_the_settings_are_found_and_named() {
         named("probe_lease", "0 s")
     );
     assert_eq!(field(new().window(Duration::MAX)).0, "window");
+    assert_eq!(field(new().window(Duration::from_micros(9_999))).0, "window");
+    assert_eq!(field(new().volume(1 << 24)).0, "volume");
     assert_eq!(field(new().sleep_window(Duration::MAX)).0, "sleep_window");
     assert_eq!(field(new().probe_lease(Duration::MAX)).0, "probe_lease");
     let edges = new()
-        .volume(u32::MAX)
+        .volume((1 << 24) - 1)
         .error_percent(100)
-        .window(Duration::from_nanos(1))
+        .window(Duration::from_millis(10))
         .sleep_window(tower_outbound::call::LONGEST)
         .probe_lease(tower_outbound::call::LONGEST);
     settle(&edges.build().unwrap(), 3, Verdict::Failure);

@@ -24,6 +24,7 @@ use tokio::time::Instant;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn, util::BoxCloneSyncService};
 use tower_outbound::{
     CallsExt, Nest, ServiceBuilderExt,
+    balance::WhenEmpty,
     breaker::Breaker,
     call::{
         BoxError, CircuitState, ConfigError, Endpoint, Endpoints, Fault, FaultKind, LONGEST, Rejection,
@@ -105,6 +106,58 @@ fn a_plan_that_does_not_fit_is_refused_unless_it_is_accepted() {
     );
     assert!(tight().accept_cut_short().build(()).is_ok());
     assert!(builder().no_execution_limit().build(()).is_ok());
+}
+
+#[test]
+fn a_breaker_that_gives_probes_up_before_a_call_can_end_is_refused() {
+    let breaker = |lease| {
+        Breaker::builder("orders")
+            .probe_lease(Duration::from_secs(lease))
+            .build()
+            .unwrap()
+    };
+    let nest = |lease| {
+        builder()
+            .execution_limit(Duration::from_secs(60))
+            .breaker(breaker(lease))
+            .build(())
+    };
+    let error = nest(59).unwrap_err();
+    assert_eq!(error.field(), "breaker");
+    assert!(
+        error.fix().contains("60s") && error.fix().contains("probe_lease"),
+        "{error}"
+    );
+    let nest = nest(60).unwrap();
+    assert_eq!(nest.handle().breaker().probe_lease(), Duration::from_secs(60));
+    let ours = builder()
+        .execution_limit(Duration::from_secs(90))
+        .build(())
+        .unwrap();
+    assert_eq!(ours.handle().breaker().probe_lease(), Duration::from_secs(90));
+}
+
+#[test]
+fn a_plan_of_countless_attempts_is_not_taken_for_a_short_one() {
+    let endless = Idempotent::default()
+        .same_endpoint(u32::MAX)
+        .next_endpoint(u32::MAX);
+    let nanos = Duration::from_nanos(1);
+    let plan = builder()
+        .idempotent(endless)
+        .connect_limit(nanos)
+        .read_limit(nanos)
+        .plan();
+    assert!(plan.longest() > Duration::from_secs(1_000_000_000), "{plan}");
+}
+
+#[test]
+fn the_setting_that_is_wrong_is_the_one_that_is_named() {
+    let error = builder()
+        .when_empty(WhenEmpty::Wait(Duration::MAX))
+        .build(())
+        .unwrap_err();
+    assert_eq!(error.field(), "when_empty");
 }
 
 #[test]

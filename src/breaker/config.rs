@@ -26,6 +26,12 @@ pub struct BreakerBuilder {
     hook: Option<Hook>,
 }
 
+/// As many outcomes as one bucket of a window counts.
+const LARGEST_VOLUME: u32 = (1 << 24) - 1;
+
+/// A millisecond for each bucket.
+const SHORTEST_WINDOW: Duration = Duration::from_millis(10);
+
 impl BreakerBuilder {
     pub(super) fn new(name: Arc<str>) -> Self {
         BreakerBuilder {
@@ -128,15 +134,24 @@ impl BreakerBuilder {
     ///
     /// # Errors
     ///
-    /// The name is empty, the volume is 0, the percentage is above 100, or a duration is zero or above
-    /// [ten years](crate::call::LONGEST).
+    /// The name is empty, the volume is 0 or above 16,777,215, the percentage is above 100, the window is below 10 ms, or
+    /// a duration is zero or above [ten years](crate::call::LONGEST).
     pub fn build(self) -> Result<Breaker, ConfigError> {
         name(LAYER, "name", &self.name)?;
         let volume = at_least_one(LAYER, "volume", self.volume)?;
+        if volume > LARGEST_VOLUME {
+            let fix = format!("give at most {LARGEST_VOLUME}; a window does not count further in a bucket");
+            return Err(ConfigError::new(LAYER, "volume", volume, fix));
+        }
+        let window = limit(LAYER, "window", self.window)?;
+        if window < SHORTEST_WINDOW {
+            let fix = format!("give at least {SHORTEST_WINDOW:?}; it has ten buckets");
+            return Err(ConfigError::new(LAYER, "window", format_args!("{window:?}"), fix));
+        }
         percent(LAYER, "error_percent", self.error_percent.into())?;
         let settings = Settings {
             judge: Judge::new(volume, self.error_percent),
-            window: limit(LAYER, "window", self.window)?,
+            window,
             sleep_window: limit(LAYER, "sleep_window", self.sleep_window)?,
             probe_lease: limit(LAYER, "probe_lease", self.probe_lease)?,
             enabled: self.enabled,

@@ -84,6 +84,10 @@ impl Engine {
     }
 
     #[inline]
+    pub(super) fn probe_lease(&self) -> Duration {
+        Duration::from_millis(self.probe_lease)
+    }
+
     pub(super) fn word(&self) -> Word {
         Word(self.word.load(Acquire))
     }

@@ -109,6 +109,11 @@ impl Breaker {
         &self.shard().core.name
     }
 
+    /// How long a probe may take before another one takes its place.
+    pub fn probe_lease(&self) -> std::time::Duration {
+        self.shard().core.engine.probe_lease()
+    }
+
     /// Asks to make one call. Once its outcome is known, [settle](Permit::settle) the permit with the verdict on it.
     ///
     /// # Errors

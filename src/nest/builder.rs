@@ -22,9 +22,6 @@ use crate::{
 /// How long a probe may take before another one goes out, where the execution limit is not longer.
 const LEASE: Duration = Duration::from_secs(30);
 
-/// How long it may take where there is no execution limit.
-const LEASE_WITHOUT_LIMIT: Duration = Duration::from_secs(600);
-
 /// How long the body of an error answer is waited for.
 const ERROR_BODY: Duration = Duration::from_secs(1);
 
@@ -215,7 +212,7 @@ impl<R: Rule> NestBuilder<R> {
     /// Builds the nest over this client: any `Service<http::Request<UploadBody<B>>>` that answers with
     /// `http::Response`. The body is wrapped, so that an upload ends with its call.
     ///
-    /// reqwest has types of its own for both, so it takes five lines:
+    /// reqwest has types of its own for both, so it takes a few lines:
     ///
     /// ```text
     /// let client = reqwest::Client::builder().retry(reqwest::retry::never()).build()?;
@@ -230,27 +227,52 @@ impl<R: Rule> NestBuilder<R> {
     ///
     /// # Errors
     ///
-    /// If the name is empty, a limit is zero or longer than ten years, or the execution limit is shorter than the
-    /// [plan](NestBuilder::plan) and that is not [accepted](NestBuilder::accept_cut_short).
+    /// If the name is empty, a limit is zero or longer than ten years, the execution limit is shorter than the
+    /// [plan](NestBuilder::plan) and that is not [accepted](NestBuilder::accept_cut_short), or a breaker of yours has a
+    /// probe lease that is shorter than a call can take.
     pub fn build<C>(self, client: C) -> Result<Nest<C, R>, ConfigError> {
+        let plan = self.plan();
+        let findings = if self.accepts_cut_short {
+            Vec::new()
+        } else {
+            plan.findings()
+        };
         config::name("Nest", "name", &self.name)?;
         config::limit("Nest", "connect_limit", self.connect_limit)?;
         let read = config::limit("Nest", "read_limit", self.read_limit)?;
         let execution = config::limit("Nest", "execution_limit", self.execution_limit.unwrap_or(LONGEST))?;
-        self.check_plan()?;
-        let lease = self
-            .execution_limit
-            .map_or(LEASE_WITHOUT_LIMIT, |limit| limit.max(LEASE));
-        let breaker = match self.breaker {
-            Some(breaker) => breaker,
-            // A probe that is still within its limit must not be given up for lost.
-            None => Breaker::builder(self.name).probe_lease(lease).build()?,
-        };
         let balance = LoadBalanceLayer::new(self.endpoints.clone())
             .rule(self.rule)
             .classify(self.statuses.clone())
             .host_header(self.host_header)
             .when_empty(self.when_empty)?;
+        if let Some(finding) = findings.first() {
+            let Finding::PlanExceedsExecutionLimit { plan: longest, limit } = finding;
+            let fix = format!(
+                "attempts and pauses can take {longest:?} ({plan}): raise it, lower the other limits or the retries, or \
+                 say accept_cut_short()"
+            );
+            return Err(ConfigError::new(
+                "Nest",
+                "execution_limit",
+                format_args!("{limit:?}"),
+                fix,
+            ));
+        }
+        let longest = self.execution_limit.unwrap_or(plan.longest());
+        let breaker = match self.breaker {
+            // A probe that is still within its limit must not be given up for lost.
+            Some(breaker) if breaker.probe_lease() < longest => {
+                let lease = format_args!("one with a probe lease of {:?}", breaker.probe_lease()).to_string();
+                let fix =
+                    format!("a call can take {longest:?}: build it with a probe_lease() of that or more");
+                return Err(ConfigError::new("Nest", "breaker", lease, fix));
+            }
+            Some(breaker) => breaker,
+            None => Breaker::builder(self.name)
+                .probe_lease(longest.clamp(LEASE, LONGEST))
+                .build()?,
+        };
         let (mut backoff, mut idempotent) = (
             BackoffRetryLayer::new(self.backoff),
             IdempotentRetryLayer::new(self.idempotent),
@@ -271,28 +293,6 @@ impl<R: Rule> NestBuilder<R> {
             .layer(ReadTimeoutLayer::new(read)?)
             .service(client);
         Ok(Nest::new(stack, handle))
-    }
-
-    fn check_plan(&self) -> Result<(), ConfigError> {
-        for finding in self.plan().findings() {
-            let accepted = match finding {
-                Finding::PlanExceedsExecutionLimit { .. } => self.accepts_cut_short,
-            };
-            if !accepted {
-                let Finding::PlanExceedsExecutionLimit { plan, limit } = finding;
-                return Err(ConfigError::new(
-                    "Nest",
-                    "execution_limit",
-                    format_args!("{limit:?}"),
-                    format!(
-                        "attempts and pauses can take {plan:?} ({}): raise it, lower the other limits or the retries, \
-                         or say accept_cut_short()",
-                        self.plan()
-                    ),
-                ));
-            }
-        }
-        Ok(())
     }
 
     /// Builds the nest over a [`Client`](super::client::Client) for plain `http`, with this nest's connect limit.

@@ -43,9 +43,12 @@ impl Plan {
 
     /// How long one call takes at most, if nothing ends it from outside. The body of the response is not in it.
     pub fn longest(&self) -> Duration {
-        let attempts = u32::try_from(self.attempts()).unwrap_or(u32::MAX);
-        self.attempt_limit
-            .saturating_mul(attempts)
+        let nanos = self
+            .attempt_limit
+            .as_nanos()
+            .saturating_mul(self.attempts().into());
+        let attempts = u64::try_from(nanos).map_or(Duration::MAX, Duration::from_nanos);
+        attempts
             .saturating_add(self.error_body.saturating_mul(self.passes))
             .saturating_add(self.pauses)
     }

@@ -196,6 +196,7 @@ fn breaker() -> Breaker {
     Breaker::builder("orders")
         .volume(VOLUME)
         .sleep_window(SLEEP_WINDOW)
+        .probe_lease(10 * LIMIT)
         .build()
         .unwrap()
 }

@@ -1,6 +1,6 @@
 //! One server.
 
-use std::{fmt, str::FromStr, sync::Arc};
+use std::{fmt, net::Ipv6Addr, str::FromStr, sync::Arc};
 
 use http::{
     Uri,
@@ -184,7 +184,8 @@ impl EndpointBuilder {
         self
     }
 
-    /// The name that its certificate must carry. Default: its host.
+    /// The name that its certificate must carry. Default: its host. It is for the TLS connector of your client to
+    /// read; no layer of this crate opens connections.
     pub fn tls_name(mut self, name: impl Into<String>) -> Self {
         self.tls_name = Some(name.into());
         self
@@ -200,8 +201,8 @@ impl EndpointBuilder {
     ///
     /// # Errors
     ///
-    /// If the address is no `scheme://host:port` or `host:port`, names a user, a path or a query, or if a key, a
-    /// zone or a name is empty, or the weight is zero.
+    /// If the address is no `scheme://host:port` or `host:port`, names a user, a path, a query or a fragment, or if a
+    /// key, a zone or a name is empty, the TLS name is none or the scheme plain `http`, or the weight is zero.
     pub fn build(self) -> Result<Endpoint, ConfigError> {
         let bad =
             |fix: &'static str| ConfigError::new("Endpoint", "uri", format_args!("{:?}", self.uri), fix);
@@ -223,8 +224,16 @@ impl EndpointBuilder {
             .authority()
             .ok_or_else(|| bad("give scheme://host:port or host:port"))?
             .clone();
-        if authority.host().is_empty() {
-            return Err(bad("give a host"));
+        if !is_host(authority.host()) {
+            return Err(bad(
+                "give a host name, an IPv4 address, or an IPv6 address in brackets",
+            ));
+        }
+        if !is_port_or_none(&authority.as_str()[authority.host().len()..]) {
+            return Err(bad("give a port from 1 to 65535, or leave it away"));
+        }
+        if self.uri.contains('#') {
+            return Err(bad("leave the fragment away"));
         }
         if uri.path_and_query().is_some_and(|path| path.as_str() != "/") {
             return Err(bad("leave path and query away: a call brings its own"));
@@ -242,6 +251,31 @@ impl EndpointBuilder {
                     field,
                     "empty",
                     "give a name, or leave it away",
+                ));
+            }
+        }
+        if self.metadata.iter().any(|(name, _)| name.trim().is_empty()) {
+            return Err(ConfigError::new(
+                "Endpoint",
+                "metadata",
+                "a value without a name",
+                "give it a name",
+            ));
+        }
+        if let Some(name) = &self.tls_name {
+            let fix = if scheme == Scheme::HTTP {
+                "give an address with https://, or leave the name away"
+            } else if is_host(name) {
+                ""
+            } else {
+                "give a host name"
+            };
+            if !fix.is_empty() {
+                return Err(ConfigError::new(
+                    "Endpoint",
+                    "tls_name",
+                    format_args!("{name:?}"),
+                    fix,
                 ));
             }
         }
@@ -266,6 +300,28 @@ impl EndpointBuilder {
             eligibility: Eligibility::default(),
         })))
     }
+}
+
+/// A name of letters, digits, dots, dashes and underscores, or an IPv6 address in brackets.
+fn is_host(host: &str) -> bool {
+    let inside = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    match inside {
+        Some(address) => address.parse::<Ipv6Addr>().is_ok(),
+        None => {
+            host.bytes().any(|byte| byte.is_ascii_alphanumeric())
+                && host
+                    .bytes()
+                    .all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(&byte))
+        }
+    }
+}
+
+/// What follows the host: nothing, or a colon and a port.
+fn is_port_or_none(text: &str) -> bool {
+    let Some(port) = text.strip_prefix(':') else {
+        return text.is_empty();
+    };
+    port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|port| port > 0)
 }
 
 #[cfg(test)]
@@ -293,6 +349,19 @@ mod tests {
             ("http://host?query", "path and query"),
             ("http://user:pass@host", "header"),
             ("http://user:pass@ho st", "header"),
+            ("a:99999", "port"),
+            ("a:", "port"),
+            ("a:0", "port"),
+            ("a:b", "port"),
+            ("a:+80", "port"),
+            ("http:a", "port"),
+            ("http://a:-1", "port"),
+            (":80", "host"),
+            (":", "host"),
+            ("a,b", "host"),
+            ("-:1", "host"),
+            ("http://[::1", "give"),
+            ("http://a#f", "fragment"),
             ("ht tp://x", "give scheme"),
         ] {
             let error = Endpoint::new(uri).unwrap_err();
@@ -303,6 +372,18 @@ mod tests {
             Endpoint::builder("a:1").weight(0).build().unwrap_err().field(),
             "weight"
         );
+        let named = |uri: &str, name: &str| Endpoint::builder(uri).tls_name(name).build();
+        assert!(named("https://a", "orders.example").is_ok());
+        for (uri, name) in [
+            ("http://a", "orders.example"),
+            ("https://a", "not a name!"),
+            ("https://a", " "),
+        ] {
+            assert_eq!(named(uri, name).unwrap_err().field(), "tls_name");
+        }
+        let nameless = Endpoint::builder("a:1").metadata("", "x").build();
+        assert_eq!(nameless.unwrap_err().field(), "metadata");
+        assert!(Endpoint::new("under_score-and.dots:65535").is_ok());
         assert_eq!(
             Endpoint::builder("a:1").zone(" ").build().unwrap_err().field(),
             "zone"
