@@ -1433,3 +1433,11 @@ fn services_and_futures_go_where_their_parts_go() {
     shared::<LoadBalanceFuture<Gate, Req, RoundRobin, tower_outbound::call::ByFault>>();
     let _: &dyn Fn(LoadBalance<Client>) -> Client = &LoadBalance::into_inner;
 }
+
+#[test]
+fn the_handle_leads_to_the_set_itself() {
+    let set = Endpoints::new();
+    let layer = LoadBalanceLayer::new(set.clone());
+    layer.handle().set().insert(Endpoint::new("a:1").unwrap());
+    assert_eq!(set.len(), 1);
+}

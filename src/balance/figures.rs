@@ -188,4 +188,18 @@ mod tests {
         );
         assert_eq!(ended, (1, 1, 1, 2));
     }
+
+    #[test]
+    fn a_sum_adds_each_figure_to_its_like() {
+        let figures = |n| Figures {
+            in_flight: n,
+            successes: 10 * n,
+            failures: 100 * n,
+            ignored: 1_000 * n,
+            abandoned: 10_000 * n,
+        };
+        let sum = figures(2).plus(figures(3));
+        assert_eq!(sum, figures(5));
+        assert_eq!((sum.ignored(), sum.abandoned()), (5_000, 50_000));
+    }
 }
