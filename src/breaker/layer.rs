@@ -30,6 +30,28 @@ impl<C> CircuitBreakerLayer<C> {
     /// With another classifier, such as a `StatusPolicy` or a closure.
     ///
     /// It is cloned for each call, so it should be cheap to clone. It runs once the call has ended, with no lock held.
+    ///
+    /// A closure needs its types written out. For a client with answers of its own, as reqwest has:
+    ///
+    /// ```
+    /// use tower_outbound::{
+    ///     breaker::{Breaker, CircuitBreakerLayer},
+    ///     call::{ErrorRef, Verdict},
+    /// };
+    ///
+    /// struct Answer {
+    ///     code: u16,
+    /// }
+    ///
+    /// let layer = CircuitBreakerLayer::new(Breaker::new("orders")?).classify(
+    ///     |outcome: Result<&Answer, ErrorRef<'_>>| match outcome {
+    ///         Ok(answer) if answer.code >= 500 => Verdict::Failure,
+    ///         Ok(_) => Verdict::Success,
+    ///         Err(error) => Verdict::of(error),
+    ///     },
+    /// );
+    /// # Ok::<(), tower_outbound::call::ConfigError>(())
+    /// ```
     pub fn classify<D>(self, classify: D) -> CircuitBreakerLayer<D> {
         CircuitBreakerLayer {
             breaker: self.breaker,
