@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn, util::BoxCloneSyncService};
 use tower_outbound::{
     CallsExt, Nest, ServiceBuilderExt,
-    balance::WhenEmpty,
+    balance::{Candidates, WhenEmpty},
     breaker::Breaker,
     call::{
         BoxError, CircuitState, ConfigError, Endpoint, Endpoints, Fault, FaultKind, LONGEST, Rejection,
@@ -225,6 +225,24 @@ async fn each_attempt_goes_to_an_endpoint_that_the_call_has_not_tried() {
         "two by the next endpoint, one after a pause"
     );
     assert_eq!(Trail::on(&response).unwrap().len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_goes_to_an_untried_endpoint_whatever_the_rule_says_except_as_ribbon_does_it() {
+    for (policy, second) in [(Idempotent::default(), "b"), (Idempotent::ribbon(), "a")] {
+        let (client, sent) = client(move |n, host| async move {
+            assert_eq!(host, ["a", second][n]);
+            if n == 0 { reset() } else { status(200) }
+        });
+        let always_the_first = |_: &Candidates<'_>| 0;
+        let nest = builder()
+            .idempotent(policy)
+            .rule(always_the_first)
+            .build(client)
+            .unwrap();
+        nest.send(get()).await.unwrap();
+        assert_eq!(sent.load(SeqCst), 2);
+    }
 }
 
 #[tokio::test(start_paused = true)]
