@@ -32,8 +32,8 @@ const ERROR_BODY: Duration = Duration::from_secs(1);
 /// | [`connect_limit`](NestBuilder::connect_limit) | 1 s |
 /// | [`read_limit`](NestBuilder::read_limit) | 5 s |
 /// | [`idempotent`](NestBuilder::idempotent) | the next endpoint once, where that is safe |
-/// | [`backoff`](NestBuilder::backoff) | 2 attempts, pauses of 100 ms to 1 s, full jitter, where that is safe |
-/// | [`budget`](NestBuilder::budget) | retries for 10 % of the traffic, at least 1/s, shared by both retry layers |
+/// | [`backoff`](NestBuilder::backoff) | 2 attempts with a pause of at most 100 ms (full jitter) between them, where that is safe |
+/// | [`budget`](NestBuilder::budget) | retries for 10 % of the traffic and 1/s, with a burst of 10, shared by both retry layers |
 /// | [`execution_limit`](NestBuilder::execution_limit) | 30 s; the [plan](NestBuilder::plan) takes 26.1 s at most |
 /// | [`statuses`](NestBuilder::statuses) | 5xx, 408 and 429 are failures, other 4xx the caller's fault |
 /// | [`breaker`](NestBuilder::breaker) | 50 % of at least 20 calls in 10 s; a probe after 5 s |
@@ -263,7 +263,7 @@ impl<R: Rule> NestBuilder<R> {
         let breaker = match self.breaker {
             // A probe that is still within its limit must not be given up for lost.
             Some(breaker) if breaker.probe_lease() < longest => {
-                let lease = format_args!("one with a probe lease of {:?}", breaker.probe_lease()).to_string();
+                let lease = format!("one with a probe lease of {:?}", breaker.probe_lease());
                 let fix =
                     format!("a call can take {longest:?}: build it with a probe_lease() of that or more");
                 return Err(ConfigError::new("Nest", "breaker", lease, fix));

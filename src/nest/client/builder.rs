@@ -25,6 +25,7 @@ pub struct ClientBuilder {
     connect_limit: Duration,
     idle_limit: Duration,
     most_idle: usize,
+    #[cfg(feature = "http2")]
     http2_only: bool,
 }
 
@@ -34,6 +35,7 @@ impl Default for ClientBuilder {
             connect_limit: Duration::from_secs(1),
             idle_limit: Duration::from_secs(4),
             most_idle: usize::MAX,
+            #[cfg(feature = "http2")]
             http2_only: false,
         }
     }
@@ -109,8 +111,6 @@ impl ClientBuilder {
             .retry_canceled_requests(false);
         #[cfg(feature = "http2")]
         builder.http2_only(self.http2_only);
-        #[cfg(not(feature = "http2"))]
-        debug_assert!(!self.http2_only);
         Ok(Client::new(
             builder.build(connect.layer(NotedConnector::new(connector))),
         ))
