@@ -158,7 +158,7 @@
 //!
 //! A call through a closed circuit takes no lock and allocates nothing. It reads the clock once, at its end, and
 //! writes to memory that its thread shares with few others, or none. With [`hystrix`](BreakerBuilder::hystrix) it reads
-//! the clock twice, and once in an interval a call sums the window up; after a while without calls the next one does so
+//! the clock at each step, and once in an interval a call sums the window up; after a while without calls the next one does so
 //! for each tick that has passed, at most for those of two windows, and allocates for it.
 //!
 mod config;
