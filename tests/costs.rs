@@ -26,7 +26,7 @@ use tower::{Layer, Service};
 use tower_outbound::{
     Nest,
     balance::{LoadBalance, LoadBalanceLayer},
-    breaker::{Breaker, CircuitBreaker, CircuitBreakerLayer, Force},
+    breaker::{Breaker, CircuitBreaker, CircuitBreakerLayer, Force, HystrixRelease},
     call::{BoxError, Endpoints, HostHeader, OutboundRequest, Semantics},
     classify::{StatusErrorClassifier, StatusErrorClassifierLayer, StatusPolicy},
     nest::NestBuilder,
@@ -259,6 +259,11 @@ fn breaker<S>(inner: S) -> CircuitBreaker<S> {
     CircuitBreakerLayer::new(Breaker::new("orders").unwrap()).layer(inner)
 }
 
+fn as_hystrix(release: HystrixRelease) -> CircuitBreaker<Server> {
+    let breaker = Breaker::builder("orders").hystrix(release).build().unwrap();
+    CircuitBreakerLayer::new(breaker).layer(AT_ONCE)
+}
+
 fn trail<S>(inner: S) -> RecordTrail<S> {
     RecordTrailLayer::new().layer(inner)
 }
@@ -282,6 +287,14 @@ fn a_layer_allocates_nothing_over_a_service_that_answers_at_once() {
         ("StatusErrorClassifier", allocations(statuses(AT_ONCE), || get(8))),
         ("LoadBalance", allocations(balance(AT_ONCE), || get(8))),
         ("CircuitBreaker", allocations(breaker(AT_ONCE), || get(8))),
+        (
+            "CircuitBreaker as Hystrix 1.5.12",
+            allocations(as_hystrix(HystrixRelease::V1_5_12), || get(8)),
+        ),
+        (
+            "CircuitBreaker as Hystrix 1.5.18",
+            allocations(as_hystrix(HystrixRelease::V1_5_18), || get(8)),
+        ),
         ("RecordTrail", allocations(trail(AT_ONCE), || get(8))),
         (
             "BackoffRetry of a type of one's own",
