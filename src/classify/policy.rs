@@ -98,6 +98,14 @@ impl StatusPolicy {
         }
     }
 
+    /// No status is an error: each answer stays one, as with Feign's return type `Response`.
+    pub fn answers() -> Self {
+        StatusPolicy {
+            verdicts: Verdicts::by_class([Verdict::Success; 5], Verdict::Success),
+            waits: Waits::Feign,
+        }
+    }
+
     /// As Feign's `decode404`: a 404 is a success, whether it has a `Retry-After` or not.
     ///
     /// It is the same as `.success(StatusCode::NOT_FOUND)`.
@@ -241,6 +249,16 @@ mod tests {
         ] {
             assert_eq!(wait(&plain, 503, value), by_default, "default: {value:?}");
             assert_eq!(wait(&feign, 503, value), by_feign, "feign: {value:?}");
+        }
+    }
+
+    #[test]
+    fn with_answers_no_status_is_an_error() {
+        let policy = StatusPolicy::answers();
+        for code in [100, 200, 304, 404, 503, 999] {
+            let status = StatusCode::from_u16(code).unwrap();
+            assert_eq!(policy.verdict(status), Verdict::Success, "{code}");
+            assert_eq!(wait(&policy, code, "1"), None, "{code}");
         }
     }
 
