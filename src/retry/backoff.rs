@@ -1,8 +1,11 @@
 //! Retries with growing pauses.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering::Relaxed},
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use tokio::time::Duration;
@@ -263,6 +266,11 @@ impl Backoff {
         }
     }
 
+    /// How chance changes the pauses.
+    pub fn jitter(&self) -> Jitter {
+        self.jitter
+    }
+
     fn jittered(&self, pause: Duration) -> Duration {
         let part = |pause: Duration| {
             let nanos = u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX);
@@ -312,6 +320,27 @@ impl Backoff {
         }
         // Clients that were told the same wait must not come back together.
         Ok(asked + self.jittered(pause()))
+    }
+}
+
+/// What is sent again.
+impl fmt::Display for Backoff {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.attempts <= 1 {
+            return f.write_str("nothing");
+        }
+        f.write_str(match self.rule {
+            Rule::Safe => "safe and keyed requests, others if nothing was sent; on any fault but a rejection",
+            Rule::Risky => "any request; on any fault but a rejection",
+            Rule::Feign | Rule::FeignUndated => {
+                "any request; on any fault before the head of the answer, on any error with a Retry-After"
+            }
+        })?;
+        match &self.statuses {
+            Statuses::None => Ok(()),
+            Statuses::Transient => write!(f, ", on {}", StatusSet::TRANSIENT),
+            Statuses::These(statuses) => write!(f, ", on {statuses}"),
+        }
     }
 }
 
@@ -658,6 +687,20 @@ mod tests {
         assert!(!policy.prefers_untried());
         let other = Backoff::default().retry_undated(StatusSet::EMPTY);
         assert!(other.again(&failed(unavailable, None, Some(&*error))).is_ok());
+    }
+
+    #[test]
+    fn a_policy_says_what_it_sends_again() {
+        assert_eq!(Backoff::never().to_string(), "nothing");
+        assert_eq!(
+            Backoff::default().to_string(),
+            "safe and keyed requests, others if nothing was sent; on any fault but a rejection, on 408, 429, 502-504"
+        );
+        let feign =
+            "any request; on any fault before the head of the answer, on any error with a Retry-After";
+        assert_eq!(self::feign().to_string(), feign);
+        let decoded = self::feign().retry_undated(StatusSet::EMPTY.with(StatusCode::CONFLICT));
+        assert_eq!(decoded.to_string(), format!("{feign}, on 409"));
     }
 
     #[test]

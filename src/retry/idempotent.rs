@@ -5,6 +5,8 @@ use std::io;
 use super::{Again, FailedAttempt, RetryLayer, RetryPolicy, RetryService};
 use crate::call::{AnyAnswer, FaultKind, NotRetried, RetryTo, Semantics, StatusSet, chain};
 
+use std::fmt;
+
 use tokio::time::Duration;
 
 const LAYER: &str = "IdempotentRetry";
@@ -134,6 +136,16 @@ impl Idempotent {
         self
     }
 
+    /// How many further attempts each endpoint gets.
+    pub fn same_endpoint_retries(&self) -> u32 {
+        self.same
+    }
+
+    /// How many further endpoints get their turn.
+    pub fn next_endpoint_retries(&self) -> u32 {
+        self.next
+    }
+
     /// How many attempts a call may take: `(same + 1) * (next + 1)`.
     pub fn total_attempts(&self) -> u64 {
         (u64::from(self.same) + 1).saturating_mul(u64::from(self.next) + 1)
@@ -216,9 +228,40 @@ impl RetryPolicy for Idempotent {
     }
 }
 
+/// What is sent again.
+impl fmt::Display for Idempotent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.rule {
+            _ if self.never_retries() => "nothing",
+            _ if self.all_operations => "any request; on any fault",
+            Rule::Safe => "safe and keyed requests, others if nothing was sent; on any fault",
+            Rule::Ribbon => {
+                "GET; on any fault; others if the connection was refused, had no route, was reset or closed early"
+            }
+            Rule::SpringRetry => "GET; on any fault",
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_policy_says_what_it_sends_again() {
+        let said = |policy: Idempotent| policy.to_string();
+        assert_eq!(said(Idempotent::ribbon().next_endpoint(0)), "nothing");
+        assert_eq!(said(Idempotent::ribbon_spring_retry()), "GET; on any fault");
+        assert_eq!(
+            said(Idempotent::ribbon().ok_to_retry_on_all_operations()),
+            "any request; on any fault"
+        );
+        let policy = Idempotent::default().same_endpoint(3);
+        assert_eq!(
+            (policy.same_endpoint_retries(), policy.next_endpoint_retries()),
+            (3, 1)
+        );
+    }
 
     #[test]
     fn attempts_multiply_and_do_not_overflow() {

@@ -71,7 +71,10 @@ pub(super) struct RibbonSettings {
     pub(super) trip_max: Duration,
     pub(super) filter_tripped: bool,
     pub(super) active_limit: u32,
+    pub(super) active_window: Duration,
     pub(super) weight_interval: Duration,
+    pub(super) zone_load: f64,
+    pub(super) zone_blackout: f64,
 }
 
 /// What Hystrix goes by.
@@ -275,6 +278,11 @@ impl SpringConfig {
             self.entries
                 .count(&format!("niws.loadbalancer.{}.{name}", self.client))
         };
+        let zones = |name: &str| {
+            let key = format!("ZoneAwareNIWSDiscoveryLoadBalancer.{}.{name}", self.client);
+            self.entries.decimal(&key)
+        };
+        let active_window = "niws.loadbalancer.serverStats.activeRequestsCount.effectiveWindowSeconds";
         let filtering = |name: &str| format!("niws.loadbalancer.availabilityFilteringRule.{name}");
         let default = self.release.ribbon_limits();
         let by_ribbon = Limits {
@@ -313,6 +321,9 @@ impl SpringConfig {
                 .count(&self.own_ribbon("ActiveConnectionsLimit"))
                 .or_else(|| self.entries.count(&filtering("activeConnectionsLimit")))
                 .unwrap_or(i32::MAX.unsigned_abs()),
+            active_window: seconds(self.entries.count(active_window).unwrap_or(600)),
+            zone_load: zones("triggeringLoadPerServerThreshold").unwrap_or(0.2),
+            zone_blackout: zones("avoidZoneWithBlackoutPercetage").unwrap_or(0.99999),
             weight_interval: millis(count("ServerWeightTaskTimerInterval").unwrap_or(30_000)),
         }
     }
@@ -465,7 +476,10 @@ impl SpringConfig {
             Family::Command => self.idle_command(known),
             Family::Pool => self.idle_pool(known),
             Family::Single => self.idle_single(known),
-            Family::ServerStats => None,
+            Family::Zones if self.ribbon_settings().rule != RibbonRule::ZoneAvoidance => {
+                Some(Reason::WithoutEffect("the rule does not look at zones"))
+            }
+            Family::Zones | Family::ServerStats => None,
         })
     }
 

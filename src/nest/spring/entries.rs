@@ -77,6 +77,13 @@ impl Entries {
         self.number(key).and_then(|number| number.try_into().ok())
     }
 
+    pub(super) fn decimal(&self, key: &str) -> Option<f64> {
+        match self.value(key) {
+            Some(Value::Decimal(number)) => Some(*number),
+            _ => None,
+        }
+    }
+
     pub(super) fn flag(&self, key: &str) -> Option<bool> {
         match self.value(key) {
             Some(Value::Flag(flag)) => Some(*flag),
@@ -187,7 +194,9 @@ impl Known {
             Family::ServerStats if self.about == SHARED => Some(Reason::WithoutEffect(
                 "it is for balancers without a name; in Spring each has the name of its client",
             )),
-            Family::Ribbon | Family::ServerStats if self.about != client => Some(Reason::OtherClient),
+            Family::Ribbon | Family::ServerStats | Family::Zones if self.about != client => {
+                Some(Reason::OtherClient)
+            }
             _ => None,
         }
     }

@@ -21,6 +21,8 @@ pub(super) enum Family {
     Ribbon,
     /// `niws.loadbalancer.<client>.X`.
     ServerStats,
+    /// `ZoneAwareNIWSDiscoveryLoadBalancer.<client>.X`.
+    Zones,
     /// `feign.client.config.<client>.X`.
     FeignConfig,
     /// `hystrix.command.<key>.X`.
@@ -136,6 +138,11 @@ const SERVER_STATS: &[(&str, Meaning)] = &[
     ("circuitTripMaxTimeoutSeconds", COUNT),
 ];
 
+const ZONES: &[(&str, Meaning)] = &[
+    ("triggeringLoadPerServerThreshold", Meaning::Acts(Kind::Decimal)),
+    ("avoidZoneWithBlackoutPercetage", Meaning::Acts(Kind::Decimal)),
+];
+
 const FEIGN_CONFIG: &[(&str, Meaning)] = &[
     ("connectTimeout", COUNT),
     ("readTimeout", COUNT),
@@ -210,7 +217,7 @@ const SINGLE: &[(&str, Meaning)] = &[
     ),
     (
         "niws.loadbalancer.serverStats.activeRequestsCount.effectiveWindowSeconds",
-        Meaning::Not("calls in flight are counted exactly, so the count needs no end"),
+        COUNT,
     ),
     (
         "niws.loadbalancer.serverStats.expire.minutes",
@@ -346,6 +353,14 @@ fn place<'a>(key: &'a str, client: &str) -> Option<Place<'a>> {
             rest,
         ));
     }
+    if let Some(rest) = key.strip_prefix("ZoneAwareNIWSDiscoveryLoadBalancer.") {
+        return Some(joined(
+            Family::Zones,
+            ZONES,
+            "ZoneAwareNIWSDiscoveryLoadBalancer.",
+            rest,
+        ));
+    }
     if let Some(rest) = key.strip_prefix("feign.client.config.") {
         let own = rest.strip_prefix(client).and_then(|rest| rest.strip_prefix('.'));
         let (about, name) = match own {
@@ -455,6 +470,12 @@ mod tests {
                 Family::Pool,
                 "my.orders",
                 "coreSize",
+            ),
+            (
+                "ZoneAwareNIWSDiscoveryLoadBalancer.my.orders.avoidZoneWithBlackoutPercetage",
+                Family::Zones,
+                "my.orders",
+                "avoidZoneWithBlackoutPercetage",
             ),
             (
                 "niws.loadbalancer.my.orders.connectionFailureCountThreshold",

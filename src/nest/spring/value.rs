@@ -15,6 +15,8 @@ pub(super) enum Kind {
     Number {
         least: i64,
     },
+    /// Zero or more, with a fraction.
+    Decimal,
     Flag,
     /// HTTP statuses, between commas.
     Statuses,
@@ -28,9 +30,10 @@ pub(super) enum Kind {
 }
 
 /// A value, read.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) enum Value {
     Number(i64),
+    Decimal(f64),
     Flag(bool),
     Statuses(StatusSet),
     List(Vec<String>),
@@ -55,6 +58,10 @@ impl Kind {
             Kind::Number { least } => match text.parse() {
                 Ok(number) if (least..=LARGEST).contains(&number) => Ok(Value::Number(number)),
                 _ => Err(format!("a whole number from {least} to {LARGEST}")),
+            },
+            Kind::Decimal => match text.parse() {
+                Ok(number) if (0.0..f64::INFINITY).contains(&number) => Ok(Value::Decimal(number)),
+                _ => Err("a number from 0 on, as in `0.2`".to_owned()),
             },
             Kind::Flag => match text {
                 _ if text.eq_ignore_ascii_case("true") => Ok(Value::Flag(true)),
@@ -101,6 +108,10 @@ mod tests {
                 Err("a whole number from 0 to 2147483647".to_owned()),
                 "{wrong}"
             );
+        }
+        assert_eq!(Kind::Decimal.read("0.2"), Ok(Value::Decimal(0.2)));
+        for wrong in ["-0.1", "NaN", "inf", "much"] {
+            assert!(Kind::Decimal.read(wrong).is_err(), "{wrong}");
         }
         assert_eq!(Kind::Flag.read("TRUE"), Ok(Value::Flag(true)));
         assert_eq!(Kind::Flag.read("false"), Ok(Value::Flag(false)));
