@@ -2,6 +2,7 @@
 
 mod errors;
 mod read;
+mod socket;
 
 use std::{error::Error, fmt, time::Duration};
 
@@ -12,6 +13,7 @@ pub use self::errors::{
     NoTimeLeft, NotReady, ReadTimedOut, RequestBodyFailed, StatusError,
 };
 pub use self::read::chain;
+pub(crate) use self::socket::{is_connection_failure, is_socket_fault};
 
 /// Could a server have seen the request?
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

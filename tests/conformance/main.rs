@@ -1,0 +1,24 @@
+//! What the real libraries did, replayed through this crate: feign, ribbon and hystrix alone, and the nest of all.
+//!
+//! `cases/` holds one recorded case per line: its settings under their real property names, what its servers do, and
+//! what was observed. Each level turns the settings into layers by `nest::spring`, replays the case, and compares.
+//! A difference is a failure unless one of the named [`deviations`] covers the case: a predicate on it, with a better
+//! behavior that is asserted in place of the recorded one.
+//!
+//! `CONFORMANCE_CASES` names another folder of cases to be run in place of this one.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and tells what it compared"
+)]
+#![allow(
+    clippy::disallowed_types,
+    reason = "locks of tests are not on the path of a call"
+)]
+
+mod case;
+mod deviations;
+mod report;
