@@ -173,6 +173,7 @@ mod layer;
 mod machine;
 mod permit;
 mod service;
+mod settings;
 mod sync;
 mod window;
 mod word;
@@ -190,4 +191,5 @@ pub use self::{
     layer::CircuitBreakerLayer,
     permit::Permit,
     service::CircuitBreaker,
+    settings::BreakerSettings,
 };

@@ -61,6 +61,14 @@ pub trait ServiceBuilderExt<L>: sealed::Sealed + Sized {
     #[cfg_attr(docsrs, doc(cfg(feature = "trail")))]
     fn record_trail(self) -> ServiceBuilder<Stack<crate::observe::RecordTrailLayer, L>>;
 
+    /// Answers in place of an error, by a closure that gets the error; at most 10 at once.
+    #[cfg(feature = "fallback")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "fallback")))]
+    fn fallback<F, Fut>(self, fallback: F) -> ServiceBuilder<Stack<crate::fallback::FallbackLayer<F>, L>>
+    where
+        F: Fn(crate::call::ErrorRef<'_>) -> Fut,
+        Fut: Future;
+
     /// Rejects calls while the dependency is down.
     #[cfg(feature = "breaker")]
     #[cfg_attr(docsrs, doc(cfg(feature = "breaker")))]
@@ -81,6 +89,19 @@ pub trait ServiceBuilderExt<L>: sealed::Sealed + Sized {
         self,
         limit: Duration,
     ) -> Result<ServiceBuilder<Stack<crate::timeout::ExecutionTimeoutLayer, L>>, ConfigError>;
+
+    /// Limits how many calls are in flight at once.
+    #[cfg(feature = "bulkhead")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "bulkhead")))]
+    fn bulkhead(
+        self,
+        bulkhead: crate::bulkhead::Bulkhead,
+    ) -> ServiceBuilder<Stack<crate::bulkhead::BulkheadLayer, L>>;
+
+    /// Reads the answer's body, up to 16 MiB, before the call ends, so that one which breaks off is the call's failure.
+    #[cfg(feature = "collect")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "collect")))]
+    fn collect_body(self) -> ServiceBuilder<Stack<crate::collect::CollectBodyLayer, L>>;
 
     /// Sends a call again after a pause, where that is safe.
     #[cfg(feature = "retry")]
@@ -145,6 +166,15 @@ impl<L> ServiceBuilderExt<L> for ServiceBuilder<L> {
         self.layer(crate::observe::RecordTrailLayer::new())
     }
 
+    #[cfg(feature = "fallback")]
+    fn fallback<F, Fut>(self, fallback: F) -> ServiceBuilder<Stack<crate::fallback::FallbackLayer<F>, L>>
+    where
+        F: Fn(crate::call::ErrorRef<'_>) -> Fut,
+        Fut: Future,
+    {
+        self.layer(crate::fallback::FallbackLayer::new(fallback))
+    }
+
     #[cfg(feature = "breaker")]
     fn circuit_breaker(
         self,
@@ -159,6 +189,19 @@ impl<L> ServiceBuilderExt<L> for ServiceBuilder<L> {
         limit: Duration,
     ) -> Result<ServiceBuilder<Stack<crate::timeout::ExecutionTimeoutLayer, L>>, ConfigError> {
         Ok(self.layer(crate::timeout::ExecutionTimeoutLayer::new(limit)?))
+    }
+
+    #[cfg(feature = "bulkhead")]
+    fn bulkhead(
+        self,
+        bulkhead: crate::bulkhead::Bulkhead,
+    ) -> ServiceBuilder<Stack<crate::bulkhead::BulkheadLayer, L>> {
+        self.layer(crate::bulkhead::BulkheadLayer::new(bulkhead))
+    }
+
+    #[cfg(feature = "collect")]
+    fn collect_body(self) -> ServiceBuilder<Stack<crate::collect::CollectBodyLayer, L>> {
+        self.layer(crate::collect::CollectBodyLayer::new())
     }
 
     #[cfg(feature = "retry")]

@@ -2,6 +2,7 @@
 //!
 //! - [`ServiceBuilderExt`] gives tower's `ServiceBuilder` a method for each layer, so that a stack reads as the nest.
 //! - `Nest` makes the standard stack from a few settings.
+//! - `spring` makes it from the settings of a Spring Cloud client, with the habits of that one.
 //! - [`client`] sets up a hyper-util client the way the stack needs it.
 
 #[cfg(feature = "nest")]
@@ -14,6 +15,11 @@ mod ext;
 mod plan;
 #[cfg(feature = "nest")]
 mod service;
+#[cfg(feature = "nest")]
+mod settings;
+#[cfg(feature = "nest")]
+#[cfg_attr(docsrs, doc(cfg(feature = "nest")))]
+pub mod spring;
 
 pub use self::ext::{CallsExt, ServiceBuilderExt};
 #[cfg(all(feature = "nest", feature = "client"))]

@@ -21,4 +21,27 @@
 
 mod case;
 mod deviations;
+mod lb;
 mod report;
+
+/// The choice of servers and the retryer's pauses.
+#[test]
+fn lb() {
+    let mut report = report::Report::new("lb");
+    for case in case::of_levels(&["lb", "retryer"]) {
+        report.add(&case, lb::replay(&case));
+    }
+    report.conclude();
+}
+
+/// The same of the level `ribbon`, whose attempts end as recorded: its sockets have a level of their own.
+#[test]
+fn lb_of_ribbon() {
+    let mut report = report::Report::new("lb of ribbon");
+    for case in case::of_levels(&["ribbon"]) {
+        if let Some(outcome) = lb::replay_choices(&case) {
+            report.add(&case, outcome);
+        }
+    }
+    report.conclude();
+}

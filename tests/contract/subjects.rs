@@ -1,6 +1,9 @@
 //! What the contract is checked over: each layer alone, pairs, and the nest.
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::{Request, Uri};
@@ -10,14 +13,18 @@ use tower_outbound::{
     Nest, ServiceBuilderExt,
     balance::{BalanceHandle, LoadBalanceLayer, WhenEmpty},
     breaker::{Breaker, CircuitBreakerLayer, Force},
-    call::{CircuitState, Endpoint, Endpoints, RetryBudget, StatusSet, UploadBody, Verdict, scope},
+    bulkhead::{Bulkhead, BulkheadLayer, Slot},
+    call::{CircuitState, Endpoint, Endpoints, ErrorRef, RetryBudget, StatusSet, UploadBody, Verdict, scope},
     classify::{StatusErrorClassifierLayer, StatusPolicy},
+    collect::CollectBodyLayer,
+    fallback::FallbackLayer,
+    nest::spring::{self, Limits, Retryer, SpringConfig},
     observe::RecordTrailLayer,
     retry::{Backoff, BackoffRetryLayer, Idempotent, IdempotentRetryLayer, Jitter, RetryLayer},
     timeout::{ConnectTimeoutLayer, ExecutionTimeoutLayer, ReadTimeoutLayer},
 };
 
-use super::probe::{Can, Inner, Setup, Subject};
+use super::probe::{Can, Deed, Inner, Setup, Subject};
 
 pub(crate) type Get = Request<Full<Bytes>>;
 pub(crate) type Upload = Request<UploadBody<Full<Bytes>>>;
@@ -93,6 +100,49 @@ subjects! {
         let breaker = breaker();
         Setup::new(CircuitBreakerLayer::new(breaker.clone()).layer(inner)).breaks(breaker)
     };
+    OfBulkhead: Get => Get, Can::ONCE, |inner| {
+        let bulkhead = bulkhead(0);
+        Setup::new(BulkheadLayer::new(bulkhead.clone()).layer(inner)).limits(bulkhead)
+    };
+    BulkheadWithALine: Get => Get, Can::ONCE, |inner| {
+        let bulkhead = bulkhead(SLOTS);
+        Setup::new(BulkheadLayer::new(bulkhead.clone()).layer(inner)).limits(bulkhead)
+    };
+    ExecutionOverBulkhead: Get => Get, Can::ONCE, |inner| {
+        let bulkhead = bulkhead(SLOTS);
+        let layers = ServiceBuilder::new().layer(execution()).bulkhead(bulkhead.clone());
+        Setup::new(layers.service(inner)).limits(bulkhead)
+    };
+    OfFallback: Get => Get, Can::ONCE, |inner| {
+        let layer = FallbackLayer::with_request(
+            |request: &Get| request.uri().clone(),
+            |_: Uri, _: ErrorRef<'_>| async {
+                tokio::task::yield_now().await;
+                Err("nothing in its place".into())
+            },
+        );
+        let mut setup = Setup::new(layer.layer(inner));
+        setup.gauges.push(("fallbacks that run", Box::new(move || layer.running().into())));
+        setup
+    };
+    FallbackOverBreaker: Get => Get, Can::ONCE, |inner| {
+        let breaker = breaker();
+        let layers = ServiceBuilder::new()
+            .fallback(|_: ErrorRef<'_>| std::future::ready(Err("nothing in its place".into())))
+            .circuit_breaker(breaker.clone());
+        Setup::new(layers.service(inner)).breaks(breaker)
+    };
+    OfCollectBody: Get => Get, Can::ONCE, |inner| Setup::new(CollectBodyLayer::new().layer(inner));
+    BulkheadOverCollect: Get => Get, Can::ONCE, |inner| {
+        let bulkhead = bulkhead(0);
+        let layers = ServiceBuilder::new().bulkhead(bulkhead.clone()).collect_body();
+        Setup::new(layers.service(inner)).limits(bulkhead)
+    };
+    CollectOverBackoff: Get => Get, PAUSED, |inner| {
+        let budget = budget();
+        let layers = ServiceBuilder::new().collect_body().layer(backoff().budget(budget.clone()));
+        Setup::new(layers.service(inner)).spends(budget)
+    };
     OfRecordTrail: Get => Get, Can::ONCE, |inner| Setup::new(RecordTrailLayer::new().layer(inner));
     BreakerOverExecution: Get => Get, Can::ONCE, |inner| {
         let breaker = breaker();
@@ -154,6 +204,47 @@ subjects! {
             .balances(parts.balance().clone())
             .breaks(parts.breaker().clone())
     };
+    HystrixShell: Get => Get, Can::ONCE, |inner| {
+        let layer = spring().hystrix().unwrap();
+        Setup::new(layer.layer(inner)).limits(layer.bulkhead().clone())
+    };
+    FeignShell: Get => Get, PAUSED, |inner| Setup::new(spring().feign().unwrap().layer(inner));
+    FeignShellWithUrl: Get => Upload, PAUSED, |inner| {
+        let options = Limits { connect: LIMIT, read: LIMIT };
+        Setup::new(spring().request_options(options).feign_with_url().unwrap().layer(inner))
+    };
+    RibbonShell: Get => Upload, Can::attempts(2), |inner| {
+        let layer = spring().ribbon(endpoints()).unwrap();
+        Setup::new(layer.layer(inner)).flies(layer.balance())
+    };
+    TheSpringNest: Get => Upload, Can::attempts(6), |inner| {
+        let nest = spring().nest(endpoints()).build(inner).unwrap();
+        let parts = nest.handle().clone();
+        Setup::new(nest).flies(parts.balance().clone()).limits(parts.bulkhead().unwrap().clone())
+    };
+}
+
+/// One whose limits and circuit stay out of the checks.
+fn spring() -> SpringConfig {
+    let pairs = [
+        ("feign.hystrix.enabled", "true"),
+        ("ribbon.ReadTimeout", "10000000"),
+        (
+            "hystrix.command.default.execution.isolation.thread.timeoutInMilliseconds",
+            "100000000",
+        ),
+        (
+            "hystrix.command.default.circuitBreaker.requestVolumeThreshold",
+            "1000000",
+        ),
+        ("hystrix.threadpool.default.coreSize", "1000"),
+    ];
+    let retryer = Retryer::Default {
+        period: Duration::from_millis(100),
+        max_period: Duration::from_secs(1),
+        max_attempts: 3,
+    };
+    spring::from_pairs("orders", pairs).unwrap().retryer(retryer)
 }
 
 fn connect() -> ConnectTimeoutLayer {
@@ -201,6 +292,21 @@ fn breaker() -> Breaker {
         .unwrap()
 }
 
+/// As many as there are calls at once in any check.
+const SLOTS: u32 = 1_000;
+
+fn bulkhead(waiting: u32) -> Bulkhead {
+    let bulkhead = Bulkhead::builder("orders")
+        .max_concurrent(SLOTS)
+        .max_waiting(waiting);
+    let bulkhead = if waiting > 0 {
+        bulkhead.max_wait(LIMIT)
+    } else {
+        bulkhead
+    };
+    bulkhead.build().unwrap()
+}
+
 const TOKENS: u32 = 1_000;
 
 /// One that earns nothing, so that it can be seen where each token is.
@@ -225,16 +331,47 @@ impl<Req> Setup<Req> {
         self
     }
 
+    fn flies(mut self, figures: BalanceHandle) -> Self {
+        let in_flight = move || figures.total().in_flight();
+        self.gauges.push(("attempts in flight", Box::new(in_flight)));
+        self
+    }
+
     fn balances(mut self, figures: BalanceHandle) -> Self {
-        let (total, set) = (figures.clone(), figures.set().clone());
-        self.gauges
-            .push(("attempts in flight", Box::new(move || total.total().in_flight())));
+        let set = figures.set().clone();
+        self = self.flies(figures);
         let members: Vec<Endpoint> = set.snapshot().endpoints().to_vec();
         let empty = set.clone();
         self.stall = Some((
             Box::new(move || empty.replace([])),
             Box::new(move || set.replace(members.clone())),
         ));
+        self
+    }
+
+    /// Calls are turned away, or have to wait, while all slots are taken.
+    fn limits(mut self, bulkhead: Bulkhead) -> Self {
+        let (waits, taken) = (bulkhead.max_waiting() > 0, Arc::<Mutex<Vec<Slot>>>::default());
+        let (flying, waiting) = (bulkhead.clone(), bulkhead.clone());
+        self.gauges.push((
+            "slots that are taken",
+            Box::new(move || flying.in_flight().into()),
+        ));
+        self.gauges
+            .push(("calls that wait", Box::new(move || waiting.waiting().into())));
+        let slots = taken.clone();
+        let fill: Deed = Box::new(move || {
+            slots
+                .lock()
+                .unwrap()
+                .extend(std::iter::from_fn(|| bulkhead.enter().ok()))
+        });
+        let empty: Deed = Box::new(move || taken.lock().unwrap().clear());
+        if waits {
+            self.stall = Some((fill, empty));
+        } else {
+            self.reject = Some((fill, empty));
+        }
         self
     }
 

@@ -11,7 +11,7 @@ use http::{
 use tower::BoxError;
 
 use super::{Fault, FaultKind, ReadPhase, Sent, chain};
-use crate::call::{Verdict, millis::Millis};
+use crate::call::{ErrorRef, Verdict, millis::Millis};
 
 /// No connection within the limit on the connect phase: resolving, all addresses and TLS taken together.
 ///
@@ -237,17 +237,116 @@ impl fmt::Display for CircuitOpen {
 
 impl Error for CircuitOpen {}
 
+/// A bulkhead turned the call away. Nothing was sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BulkheadFull {
+    name: Arc<str>,
+    in_flight: [u32; 2],
+    waiting: [u32; 2],
+    waited: Duration,
+}
+
+impl BulkheadFull {
+    /// Of calls in flight and of calls that wait: how many were seen, and how many there may be.
+    #[allow(dead_code, reason = "made by a layer that is a feature")]
+    pub(crate) fn new(name: Arc<str>, in_flight: [u32; 2], waiting: [u32; 2], waited: Duration) -> Self {
+        BulkheadFull {
+            name,
+            in_flight,
+            waiting,
+            waited,
+        }
+    }
+
+    /// Finds the rejection in an error, however deeply it is wrapped.
+    pub fn of<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a BulkheadFull> {
+        chain(error).find_map(|error| error.downcast_ref())
+    }
+
+    /// The name of the bulkhead.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How many calls were in flight.
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight[0]
+    }
+
+    /// How many calls may be in flight at once.
+    pub fn max_concurrent(&self) -> u32 {
+        self.in_flight[1]
+    }
+
+    /// How many calls waited for a slot.
+    pub fn waiting(&self) -> u32 {
+        self.waiting[0]
+    }
+
+    /// How many calls may wait for one.
+    pub fn max_waiting(&self) -> u32 {
+        self.waiting[1]
+    }
+
+    /// How long this call waited. Zero: it was turned away at once.
+    pub fn waited(&self) -> Duration {
+        self.waited
+    }
+}
+
+impl fmt::Display for BulkheadFull {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ([in_flight, most], [waiting, most_waiting]) = (self.in_flight, self.waiting);
+        write!(f, "Bulkhead {:?}: ", self.name)?;
+        if most == 0 {
+            return f.write_str("rejected, as `max_concurrent` is 0");
+        }
+        if self.waited.is_zero() {
+            write!(f, "rejected, {in_flight} of {most} calls are in flight")?;
+        } else {
+            let waited = Millis(self.waited);
+            write!(
+                f,
+                "no slot within {waited}, {in_flight} of {most} calls are in flight"
+            )?;
+        }
+        if most_waiting > 0 {
+            write!(f, " and {waiting} of {most_waiting} wait")?;
+        }
+        f.write_str("; is what it calls slow, or `max_concurrent` too low?")
+    }
+}
+
+impl Error for BulkheadFull {}
+
 /// There was no endpoint that the call could go to. Nothing was sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NoEndpoint {
     resolved: bool,
     waited: Duration,
+    among: usize,
 }
 
 impl NoEndpoint {
     #[allow(dead_code, reason = "made by a layer that is a feature")]
     pub(crate) fn new(resolved: bool, waited: Duration) -> Self {
-        NoEndpoint { resolved, waited }
+        NoEndpoint {
+            resolved,
+            waited,
+            among: 0,
+        }
+    }
+
+    /// There were that many endpoints, and the rule chose none of them.
+    #[allow(dead_code, reason = "made by a layer that is a feature")]
+    pub(crate) fn among(mut self, endpoints: usize) -> Self {
+        self.among = endpoints;
+        self
+    }
+
+    /// How many endpoints there were. Above zero: the rule of the balancer chose none of them.
+    pub fn endpoints(&self) -> usize {
+        self.among
     }
 
     /// Has discovery ever given a set, be it an empty one?
@@ -263,16 +362,127 @@ impl NoEndpoint {
 
 impl fmt::Display for NoEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let why = if self.resolved {
-            "the set of endpoints is empty"
-        } else {
-            "discovery has given no endpoints yet; does its stream run, and is the wait long enough?"
-        };
-        write!(f, "LoadBalance: no endpoint after {}: {why}", Millis(self.waited))
+        write!(f, "LoadBalance: no endpoint after {}: ", Millis(self.waited))?;
+        match (self.among, self.resolved) {
+            (0, true) => f.write_str("the set of endpoints is empty"),
+            (0, false) => f.write_str(
+                "discovery has given no endpoints yet; does its stream run, and is the wait long enough?",
+            ),
+            (endpoints, _) => write!(f, "the rule chose none of the {endpoints} in the set"),
+        }
     }
 }
 
 impl Error for NoEndpoint {}
+
+/// A call failed, and its fallback was turned away, since as many as may be were running.
+///
+/// Its source is the error of the call. Its [`Fault`] is a [rejection of the fallback](super::Rejection::Fallback), and has
+/// the [`Sent`] and the wait of the call's.
+#[derive(Debug)]
+pub struct FallbackRejected {
+    limit: u32,
+    original: BoxError,
+}
+
+impl FallbackRejected {
+    #[allow(dead_code, reason = "made by a layer that is a feature")]
+    pub(crate) fn new(limit: u32, original: BoxError) -> Self {
+        FallbackRejected { limit, original }
+    }
+
+    /// Finds it in an error, however deeply it is wrapped.
+    pub fn of<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a FallbackRejected> {
+        chain(error).find_map(|error| error.downcast_ref())
+    }
+
+    /// How many fallbacks may run at once.
+    pub fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// The error of the call.
+    pub fn original(&self) -> ErrorRef<'_> {
+        &*self.original
+    }
+
+    /// The error of the call, on its own.
+    pub fn into_original(self) -> BoxError {
+        self.original
+    }
+}
+
+impl fmt::Display for FallbackRejected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Fallback: rejected, ")?;
+        match self.limit {
+            0 => f.write_str("as `max_concurrent` is 0")?,
+            limit => write!(
+                f,
+                "{limit} are running; is the fallback slow, or `max_concurrent` too low?"
+            )?,
+        }
+        write!(f, " It was to answer for: {}", self.original)
+    }
+}
+
+impl Error for FallbackRejected {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&*self.original)
+    }
+}
+
+/// A call failed, and its fallback as well.
+///
+/// Its source is the error of the call, so that [`Fault::of`] says what went wrong first.
+#[derive(Debug)]
+pub struct FallbackFailed {
+    failed: BoxError,
+    original: BoxError,
+}
+
+impl FallbackFailed {
+    #[allow(dead_code, reason = "made by a layer that is a feature")]
+    pub(crate) fn new(failed: BoxError, original: BoxError) -> Self {
+        FallbackFailed { failed, original }
+    }
+
+    /// Finds it in an error, however deeply it is wrapped.
+    pub fn of<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a FallbackFailed> {
+        chain(error).find_map(|error| error.downcast_ref())
+    }
+
+    /// The error of the fallback.
+    pub fn fallback(&self) -> ErrorRef<'_> {
+        &*self.failed
+    }
+
+    /// The error of the call.
+    pub fn original(&self) -> ErrorRef<'_> {
+        &*self.original
+    }
+
+    /// The error of the call, on its own.
+    pub fn into_original(self) -> BoxError {
+        self.original
+    }
+}
+
+impl fmt::Display for FallbackFailed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Fallback: failed as well: {}. It was to answer for: {}",
+            self.failed, self.original
+        )
+    }
+}
+
+impl Error for FallbackFailed {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&*self.original)
+    }
+}
 
 /// The body of the request failed while it was sent: the place that it came from, not the server that it went to.
 ///
@@ -304,6 +514,85 @@ impl Error for RequestBodyFailed {
         Some(&*self.source)
     }
 }
+
+/// The head of an answer had come, and its body could not be read to the end.
+///
+/// Its [`Fault`] is of the kind that its source is: a stall, a connection that broke off, or a body that is
+/// [too large](AnswerTooLarge).
+#[derive(Debug)]
+pub struct AnswerBodyFailed {
+    status: StatusCode,
+    read: u64,
+    source: BoxError,
+}
+
+impl AnswerBodyFailed {
+    #[allow(dead_code, reason = "made by a layer that is a feature")]
+    pub(crate) fn new(status: StatusCode, read: u64, source: BoxError) -> Self {
+        AnswerBodyFailed { status, read, source }
+    }
+
+    /// Finds it in an error, however deeply it is wrapped.
+    pub fn of<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a AnswerBodyFailed> {
+        chain(error).find_map(|error| error.downcast_ref())
+    }
+
+    /// The status of the answer.
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// How many bytes of the body had been read.
+    pub fn read(&self) -> u64 {
+        self.read
+    }
+}
+
+impl fmt::Display for AnswerBodyFailed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "CollectBody: the server answered {}, and after {} bytes the body failed: {}",
+            self.status, self.read, self.source
+        )
+    }
+}
+
+impl Error for AnswerBodyFailed {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&*self.source)
+    }
+}
+
+/// The body of an answer is longer than what is read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AnswerTooLarge {
+    limit: u64,
+}
+
+impl AnswerTooLarge {
+    #[allow(dead_code, reason = "made by a layer that is a feature")]
+    pub(crate) fn new(limit: u64) -> Self {
+        AnswerTooLarge { limit }
+    }
+
+    /// How many bytes are read at most.
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+}
+
+impl fmt::Display for AnswerTooLarge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the body has more than the {} bytes that are read; raise `max_body`, or do not collect such bodies",
+            self.limit
+        )
+    }
+}
+
+impl Error for AnswerTooLarge {}
 
 /// The service below failed to become ready, so the attempt was not sent.
 #[derive(Debug)]
@@ -497,6 +786,15 @@ pub(super) fn own(error: &(dyn Error + 'static)) -> Option<Fault> {
         return Some(
             Fault::new(FaultKind::Rejected(Rejection::Breaker), Sent::No).with_retry_after(error.retry_in),
         );
+    } else if let Some(error) = error.downcast_ref::<AnswerBodyFailed>() {
+        // There was an answer, whatever the source proves.
+        return Some(Fault::of(&*error.source).with_sent(Sent::Maybe));
+    } else if let Some(error) = error.downcast_ref::<FallbackRejected>() {
+        let original = Fault::of(error.original());
+        return Some(
+            Fault::new(FaultKind::Rejected(Rejection::Fallback), original.sent())
+                .with_retry_after(original.retry_after()),
+        );
     } else if let Some(error) = error.downcast_ref::<ReadTimedOut>() {
         (FaultKind::ReadTimeout(error.phase), Sent::Maybe)
     } else if error.is::<RequestBodyFailed>() {
@@ -507,6 +805,8 @@ pub(super) fn own(error: &(dyn Error + 'static)) -> Option<Fault> {
         (FaultKind::ExecutionTimeout, Sent::Maybe)
     } else if error.is::<NoTimeLeft>() {
         (FaultKind::ExecutionTimeout, Sent::No)
+    } else if error.is::<BulkheadFull>() {
+        (FaultKind::Rejected(Rejection::Bulkhead), Sent::No)
     } else if error.is::<NoEndpoint>() {
         (FaultKind::NoEndpoint, Sent::No)
     } else if error.is::<NotReady>() {
