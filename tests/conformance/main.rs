@@ -23,6 +23,7 @@ mod case;
 mod deviations;
 mod lb;
 mod report;
+mod table;
 
 /// The choice of servers and the retryer's pauses.
 #[test]

@@ -5,7 +5,7 @@ use std::{
     fmt,
 };
 
-use crate::{case::Case, deviations::Deviation};
+use crate::{case::Case, deviations::Deviation, table};
 
 /// How one case went.
 #[derive(Debug, Clone)]
@@ -73,6 +73,7 @@ impl Report {
     /// Prints the line, and fails with all that differs.
     pub(crate) fn conclude(&self) {
         println!("{self}");
+        table::check_covered(self.level, &self.deviations());
         let failures: Vec<_> = self
             .outcomes
             .iter()
