@@ -1,15 +1,16 @@
-//! The model on the virtual clock, under semaphore isolation: what it says that each step of a case gives.
+//! The model on the virtual clock, under semaphore isolation.
 
 use serde_json::{Map, Value, json};
 
 use super::{
-    model::{Breaker, Id, Outcome, Refusal, Rules, Slot, Slots},
+    Id, Outcome, Refusal, Rules, Told,
+    breaker::Breaker,
     settings::{Fallback, Settings},
+    slots::{Slot, Slots},
 };
 use crate::case::Case;
 
-/// What each step gives, in the fields of the recordings.
-pub(super) fn steps(case: &Case, rules: Rules) -> Vec<Value> {
+pub(super) fn tell(case: &Case, rules: Rules) -> Told {
     let settings = Settings::of(case);
     let mut world = World {
         rules,
@@ -20,7 +21,10 @@ pub(super) fn steps(case: &Case, rules: Rules) -> Vec<Value> {
         waiting: Vec::new(),
         breaker: Breaker::new(settings, rules),
     };
-    world.all(case.part("steps"))
+    Told {
+        observed: json!({ "steps": world.all(case.part("steps")) }),
+        ended_ms: world.now,
+    }
 }
 
 /// A call that was let through, from its beginning to its answer.
@@ -230,7 +234,7 @@ impl World {
                 self.breaker.bad_request(id, self.now);
                 plain("bad_request", &["BAD_REQUEST"], self.now)
             }
-            Outcome::Panic if self.rules.panics => {
+            Outcome::Panic if self.rules.java_only => {
                 self.breaker.given_up(id, self.now);
                 plain("panic", &[], self.now)
             }

@@ -30,12 +30,12 @@ pub(super) enum Fallback {
 }
 
 impl Fallback {
-    pub(super) fn read(name: &Value) -> Fallback {
-        match name.as_str() {
-            None | Some("none") => Fallback::Missing,
-            Some("ok") => Fallback::Answers,
-            Some("throws") => Fallback::Throws,
-            Some(other) => panic!("no fallback is {other}"),
+    pub(super) fn read(name: &str) -> Fallback {
+        match name {
+            "none" => Fallback::Missing,
+            "ok" => Fallback::Answers,
+            "throws" => Fallback::Throws,
+            other => panic!("no fallback is {other}"),
         }
     }
 }
@@ -103,7 +103,7 @@ impl Settings {
             timeout: config.flag("execution.timeout.enabled", true).then_some(limit),
             interrupt_on_timeout: config.flag("execution.isolation.thread.interruptOnTimeout", true),
             isolation,
-            fallback: Fallback::read(config.value("fallback")),
+            fallback: Fallback::read(config.text("fallback").unwrap_or("none")),
             fallback_enabled: config.flag("fallback.enabled", true),
             fallback_permits: config.command("fallback.isolation.semaphore.maxConcurrentRequests", 10) as usize,
         };

@@ -1,24 +1,19 @@
-//! The model with threads: what it says that each call of a case gives, were no machine ever slow.
+//! The model with threads, were no machine ever slow.
 
 use serde_json::{Map, Value, json};
 
 use super::{
-    model::{Breaker, Id, Outcome, Refusal, Rules, Slot, Slots},
+    Id, Outcome, Refusal, Rules, Told,
+    breaker::Breaker,
     settings::{Fallback, Isolation, Settings},
+    slots::{Slot, Slots},
 };
-use crate::case::Case;
+use crate::{
+    case::Case,
+    hystrix::script::Script,
+};
 
-/// What the calls of a case give, in the fields of the recordings.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Calls {
-    pub(super) calls: Vec<Value>,
-    pub(super) breaker: Value,
-    /// When the last of it all was over.
-    pub(super) ended_ms: u64,
-}
-
-/// `until`: when to look at the breaker; by default once a snapshot has been taken after the end.
-pub(super) fn calls(case: &Case, rules: Rules, until: Option<u64>) -> Calls {
+pub(super) fn tell(case: &Case, rules: Rules, until: Option<u64>) -> Told {
     let scripts = Script::all(case);
     let settings = Settings::of(case);
     let snapshot = settings.snapshot;
@@ -34,66 +29,14 @@ pub(super) fn calls(case: &Case, rules: Rules, until: Option<u64>) -> Calls {
     for (index, script) in scripts.iter().enumerate() {
         world.set(script.at, Due::Start(index));
     }
-    while world.fire(u64::MAX) {}
+    while world.fire() {}
     let ended = world.now;
     let until = until.unwrap_or(ended + snapshot + snapshot / 2);
     world.tick_until(until);
-    Calls {
-        breaker: world.told_of_breaker(until),
-        calls: world.calls.iter().map(Call::told).collect(),
+    let calls: Vec<_> = world.calls.iter().map(Call::told).collect();
+    Told {
+        observed: json!({ "calls": calls, "breaker": world.told_of_breaker() }),
         ended_ms: until,
-    }
-}
-
-/// A call as it is written in the case.
-#[derive(Debug, Clone)]
-pub(super) struct Script {
-    pub(super) name: String,
-    pub(super) at: u64,
-    pub(super) run: u64,
-    pub(super) outcome: Outcome,
-    pub(super) ignores_interrupt: bool,
-    /// The kind that is told of it, and after how long.
-    pub(super) given_up: Option<(&'static str, u64)>,
-    pub(super) fallback: Fallback,
-    pub(super) fallback_takes: u64,
-}
-
-impl Script {
-    pub(super) fn all(case: &Case) -> Vec<Script> {
-        case.part("calls").as_array().unwrap().iter().map(Script::read).collect()
-    }
-
-    fn read(call: &Value) -> Script {
-        let known = [
-            "name",
-            "at_ms",
-            "run_ms",
-            "outcome",
-            "ignore_interrupt",
-            "mode",
-            "cancel_after_ms",
-            "fallback",
-            "fallback_ms",
-        ];
-        assert!(call.as_object().unwrap().keys().all(|name| known.contains(&&**name)), "{call}");
-        Script {
-            name: call["name"].as_str().unwrap().to_owned(),
-            at: call["at_ms"].as_u64().unwrap(),
-            run: call["run_ms"].as_u64().unwrap(),
-            outcome: Outcome::read(call["outcome"].as_str().unwrap()),
-            ignores_interrupt: call["ignore_interrupt"].as_bool().unwrap_or(false),
-            given_up: call["mode"].as_str().map(|mode| {
-                let kind = match mode {
-                    "unsubscribe" => "unsubscribed",
-                    "queue_cancel" => "cancelled",
-                    other => panic!("no caller leaves by {other}"),
-                };
-                (kind, call["cancel_after_ms"].as_u64().unwrap())
-            }),
-            fallback: Fallback::read(&call["fallback"]),
-            fallback_takes: call["fallback_ms"].as_u64().unwrap_or(0),
-        }
     }
 }
 
@@ -182,8 +125,8 @@ impl World {
     }
 
     /// The next timer, with the ticks before it.
-    fn fire(&mut self, until: u64) -> bool {
-        let Some(at) = self.timers.iter().map(|(at, _)| *at).min().filter(|at| *at <= until) else {
+    fn fire(&mut self) -> bool {
+        let Some(at) = self.timers.iter().map(|(at, _)| *at).min() else {
             return false;
         };
         self.tick_until(at);
@@ -235,7 +178,7 @@ impl World {
         if let Some(limit) = self.breaker.settings.timeout {
             self.set(self.now + limit, Due::Deadline(index));
         }
-        if let Some((kind, after)) = self.calls[index].script.given_up {
+        if let Some((after, kind)) = self.calls[index].script.given_up {
             self.set(self.now + after, Due::GivenUp(index, kind));
         }
         if slot == Slot::Taken {
@@ -274,7 +217,7 @@ impl World {
         }
         self.calls[index].decided = true;
         self.give_back(index);
-        match self.calls[index].script.outcome {
+        match Outcome::read(&self.calls[index].script.outcome) {
             Outcome::Success => {
                 self.breaker.succeeded(id, self.now);
                 self.answer(index, "success", vec!["SUCCESS"]);
@@ -283,7 +226,7 @@ impl World {
                 self.breaker.bad_request(id, self.now);
                 self.answer(index, "bad_request", vec!["BAD_REQUEST"]);
             }
-            Outcome::Panic if self.rules.panics => {
+            Outcome::Panic if self.rules.java_only => {
                 self.breaker.given_up(id, self.now);
                 self.answer(index, "panic", vec![]);
             }
@@ -353,7 +296,7 @@ impl World {
             events.push("FALLBACK_REJECTION");
             return self.answer(index, "fallback_rejected", events);
         }
-        let kind = match self.calls[index].script.fallback {
+        let kind = match Fallback::read(&self.calls[index].script.fallback) {
             Fallback::Missing => {
                 events.push("FALLBACK_MISSING");
                 return self.answer(index, kind, events);
@@ -393,10 +336,10 @@ impl World {
         self.calls[index].state_after = state;
     }
 
-    fn told_of_breaker(&mut self, now: u64) -> Value {
+    fn told_of_breaker(&mut self) -> Value {
         let health = self.breaker.health();
         let mut told = json!({
-            "open": self.breaker.is_open(now),
+            "open": self.breaker.is_open(self.now),
             "health": [health.total, health.errors, health.percent()],
         });
         if let Some(state) = self.breaker.state() {

@@ -1,59 +1,9 @@
-//! A reference model of Hystrix: plain lists, everything recomputed, no clock but a number.
-//!
-//! It is replayed twice for each case: as Hystrix is, which must give what was recorded, and with our [`Rules`], which
-//! says what this crate must give. It knows nothing of the crate.
+//! The circuit and its figures.
 
-use super::settings::{Isolation, Release, Settings};
-
-/// Where this crate departs from Hystrix. All false is Hystrix.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Rules {
-    /// Semaphore isolation: the caller does not wait for a function that has timed out.
-    pub(super) caller_leaves: bool,
-    /// What has timed out or was given up ends then, and holds no thread.
-    pub(super) work_stops: bool,
-    /// A trial that the semaphore turns away is a failure; one that is given up hands its place to the next call.
-    pub(super) probe_is_freed: bool,
-    /// Only a trial decides, and nothing from before the last wipe is booked.
-    pub(super) late_is_ignored: bool,
-    /// A call turned away while half-open changes nothing.
-    pub(super) bystanders_change_nothing: bool,
-    /// A stack overflow is a panic: it is no outcome, and goes past the fallback.
-    pub(super) panics: bool,
-    /// A health tick goes before all else that comes due at its instant, in whatever order they were set.
-    pub(super) ticks_come_first: bool,
-}
-
-/// The number of a call.
-pub(super) type Id = usize;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Outcome {
-    Success,
-    Failure,
-    BadRequest,
-    Panic,
-}
-
-impl Outcome {
-    pub(super) fn read(name: &str) -> Outcome {
-        match name {
-            "success" => Outcome::Success,
-            "failure" | "error" => Outcome::Failure,
-            "bad_request" => Outcome::BadRequest,
-            "unrecoverable_error" => Outcome::Panic,
-            other => panic!("no function ends as {other}"),
-        }
-    }
-}
-
-/// Why a function did not run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Refusal {
-    Circuit,
-    Semaphore,
-    Pool,
-}
+use super::{
+    Id, Refusal, Rules,
+    settings::{Release, Settings},
+};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Circuit {
@@ -169,7 +119,7 @@ impl Breaker {
 
     /// At one instant, what was set first comes first.
     pub(super) fn tick_rank(&self) -> u64 {
-        if self.rules.ticks_come_first { 0 } else { self.tick_set }
+        if self.rules.java_only { 0 } else { self.tick_set }
     }
 
     pub(super) fn rank(&self, id: Id) -> u64 {
@@ -354,51 +304,5 @@ impl Breaker {
                 error,
             });
         }
-    }
-}
-
-/// The permits or threads that functions hold.
-#[derive(Debug, Default)]
-pub(super) struct Slots {
-    taken: Vec<Id>,
-    queue: Vec<Id>,
-}
-
-/// What became of a call that asked for a slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Slot {
-    Taken,
-    Queued,
-    None(Refusal),
-}
-
-impl Slots {
-    pub(super) fn ask(&mut self, id: Id, isolation: Isolation) -> Slot {
-        let (slots, queue, refusal) = match isolation {
-            Isolation::Semaphore { permits } => (permits, 0, Refusal::Semaphore),
-            Isolation::Thread { threads, queue } => (threads, queue, Refusal::Pool),
-        };
-        if self.taken.len() < slots {
-            self.taken.push(id);
-            Slot::Taken
-        } else if self.queue.len() < queue {
-            self.queue.push(id);
-            Slot::Queued
-        } else {
-            Slot::None(refusal)
-        }
-    }
-
-    /// Gives its slot, or its place in the queue, back. Told is who has the slot now.
-    pub(super) fn give_back(&mut self, id: Id) -> Option<Id> {
-        self.queue.retain(|other| *other != id);
-        let held = self.taken.len();
-        self.taken.retain(|other| *other != id);
-        if self.taken.len() == held || self.queue.is_empty() {
-            return None;
-        }
-        let next = self.queue.remove(0);
-        self.taken.push(next);
-        Some(next)
     }
 }
