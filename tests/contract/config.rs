@@ -56,6 +56,7 @@ fn limits_are_above_zero_and_at_most_ten_years() {
     check("ConnectTimeout", ConnectTimeoutLayer::new);
     check("ReadTimeout", ReadTimeoutLayer::new);
     check("ExecutionTimeout", ExecutionTimeoutLayer::new);
+    check("ExecutionTimeout", ExecutionTimeoutLayer::hystrix);
 }
 
 #[test]
