@@ -8,8 +8,8 @@ use std::{error::Error, fmt, time::Duration};
 use http::StatusCode;
 
 pub use self::errors::{
-    CircuitOpen, CircuitState, ConnectTimedOut, ExecutionTimedOut, FaultError, NoEndpoint, NoTimeLeft,
-    NotReady, ReadTimedOut, RequestBodyFailed, StatusError,
+    BulkheadFull, CircuitOpen, CircuitState, ConnectTimedOut, ExecutionTimedOut, FaultError, NoEndpoint,
+    NoTimeLeft, NotReady, ReadTimedOut, RequestBodyFailed, StatusError,
 };
 pub use self::read::chain;
 
