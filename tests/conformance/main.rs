@@ -21,4 +21,5 @@
 
 mod case;
 mod deviations;
+mod hystrix;
 mod report;
