@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::model::{Rules, Told, tell};
+use serde_json::Value;
+
+use super::model::{Rules, tell};
 use crate::{case::Case, deviations::Deviation};
 
 /// Those of this level.
@@ -35,31 +37,35 @@ impl Rules {
 #[derive(Debug)]
 pub(super) struct Expected {
     /// Of Hystrix: what was recorded.
-    pub(super) theirs: Told,
+    pub(super) theirs: Value,
     /// Of this crate.
-    pub(super) ours: Told,
+    pub(super) ours: Value,
+    /// When to look at the breaker for the last time, in a case with threads: both are over then.
+    pub(super) until: u64,
     /// Empty: both are the same.
     pub(super) deviations: BTreeSet<Deviation>,
 }
 
 impl Expected {
     pub(super) fn of(case: &Case) -> Expected {
-        let theirs = tell(case, Rules::HYSTRIX, None);
-        // Where ours is over sooner, it is looked at as late as theirs.
-        let told = |rules| tell(case, rules, Some(theirs.ended_ms));
+        let theirs = tell(case, Rules::HYSTRIX, 0);
+        let until = theirs.ended_ms.max(tell(case, Rules::OURS, 0).ended_ms);
+        let told = |rules| tell(case, rules, until).observed;
         let ours = told(Rules::OURS);
+        let hystrix = told(Rules::HYSTRIX);
         let mut deviations = BTreeSet::new();
-        if ours != theirs {
+        if ours != hystrix {
             deviations = those(|deviation| told(Rules::OURS.set(deviation, false)) != ours);
             if deviations.is_empty() {
                 // Any of several would do.
-                deviations = those(|deviation| told(Rules::HYSTRIX.set(deviation, true)) != theirs);
+                deviations = those(|deviation| told(Rules::HYSTRIX.set(deviation, true)) != hystrix);
             }
             assert!(!deviations.is_empty(), "{} deviates without a name", case.id());
         }
         Expected {
-            theirs,
+            theirs: theirs.observed,
             ours,
+            until,
             deviations,
         }
     }

@@ -8,6 +8,7 @@
 mod compare;
 mod departures;
 mod model;
+mod random;
 mod replay;
 mod script;
 
@@ -51,12 +52,12 @@ fn judge(case: &Case) -> Outcome {
         Some("real") => Times::Measured,
         other => panic!("no clock is {other:?}"),
     };
-    let mut found = by("the model of Hystrix", differences(case.observed(), &expected.theirs.observed, times));
-    let got = replay::replay(case, expected.theirs.ended_ms);
+    let mut found = by("the model of Hystrix", differences(case.observed(), &expected.theirs, times));
+    let got = replay::replay(case, expected.until);
     if expected.deviations.is_empty() {
         found.extend(by("this crate", differences(case.observed(), &got, times)));
     }
-    found.extend(by("by our rules", differences(&expected.ours.observed, &got, Times::Exact)));
+    found.extend(by("by our rules", differences(&expected.ours, &got, Times::Exact)));
     Outcome::of(expected.deviations, found)
 }
 

@@ -63,7 +63,7 @@ pub(super) struct Breaker {
 
 impl Breaker {
     pub(super) fn new(settings: Settings, rules: Rules) -> Breaker {
-        Breaker {
+        let mut breaker = Breaker {
             settings,
             rules,
             circuit: Circuit::Closed,
@@ -76,7 +76,9 @@ impl Breaker {
             health: Health::default(),
             timers: 0,
             tick_set: 0,
-        }
+        };
+        breaker.judge_at_tick(0);
+        breaker
     }
 
     pub(super) fn health(&self) -> Health {
@@ -141,6 +143,10 @@ impl Breaker {
             total: seen.len() as u64,
             errors: seen.iter().filter(|event| event.error).count() as u64,
         };
+        self.judge_at_tick(now);
+    }
+
+    fn judge_at_tick(&mut self, now: u64) {
         if self.settings.release != Release::V18 && self.circuit == Circuit::Closed && self.unhealthy() {
             self.open(now);
         }
@@ -171,6 +177,7 @@ impl Breaker {
         self.ticks = 0;
         self.tick_set = self.next_timer();
         self.health = Health::default();
+        self.judge_at_tick(now);
     }
 
     /// Is the next call let through?
@@ -208,18 +215,15 @@ impl Breaker {
         if forced {
             return true;
         }
+        let trial = Circuit::HalfOpen { trial: Some(id) };
         match self.circuit {
             Circuit::Closed => true,
             Circuit::Open { since } if now > since + sleep_window => {
-                self.circuit = if old {
-                    Circuit::Open { since: now }
-                } else {
-                    Circuit::HalfOpen { trial: Some(id) }
-                };
+                self.circuit = if old { Circuit::Open { since: now } } else { trial };
                 true
             }
             Circuit::HalfOpen { trial: None } => {
-                self.circuit = Circuit::HalfOpen { trial: Some(id) };
+                self.circuit = trial;
                 true
             }
             Circuit::Open { .. } | Circuit::HalfOpen { .. } => false,

@@ -13,7 +13,7 @@ use crate::{
     hystrix::script::Script,
 };
 
-pub(super) fn tell(case: &Case, rules: Rules, until: Option<u64>) -> Told {
+pub(super) fn tell(case: &Case, rules: Rules, until: u64) -> Told {
     let scripts = Script::all(case);
     let settings = Settings::of(case);
     let snapshot = settings.snapshot;
@@ -30,8 +30,8 @@ pub(super) fn tell(case: &Case, rules: Rules, until: Option<u64>) -> Told {
         world.set(script.at, Due::Start(index));
     }
     while world.fire() {}
-    let ended = world.now;
-    let until = until.unwrap_or(ended + snapshot + snapshot / 2);
+    // A snapshot is taken after the last call.
+    let until = until.max(world.now + snapshot + snapshot / 2);
     world.tick_until(until);
     let calls: Vec<_> = world.calls.iter().map(Call::told).collect();
     Told {
@@ -138,7 +138,9 @@ impl World {
             Due::GivenUp(call, kind) => self.given_up(call, kind),
             Due::FallbackEnd(call, kind, events) => {
                 self.fallbacks -= 1;
-                self.answer(call, kind, events);
+                if self.calls[call].answer.is_none() {
+                    self.answer(call, kind, events);
+                }
             }
         }
         true
@@ -158,6 +160,9 @@ impl World {
 
     fn start(&mut self, index: usize) {
         self.calls[index].started = self.now;
+        if let Some((after, kind)) = self.calls[index].script.given_up {
+            self.set(self.now + after, Due::GivenUp(index, kind));
+        }
         let id = match self.breaker.admit(self.now) {
             Ok(id) => id,
             Err(_) => return self.fall_back(index, "circuit_open", "SHORT_CIRCUITED"),
@@ -177,9 +182,6 @@ impl World {
         }
         if let Some(limit) = self.breaker.settings.timeout {
             self.set(self.now + limit, Due::Deadline(index));
-        }
-        if let Some((after, kind)) = self.calls[index].script.given_up {
-            self.set(self.now + after, Due::GivenUp(index, kind));
         }
         if slot == Slot::Taken {
             self.run(index);
@@ -273,15 +275,16 @@ impl World {
     }
 
     fn given_up(&mut self, index: usize, kind: &'static str) {
-        if std::mem::replace(&mut self.calls[index].decided, true) {
+        if self.calls[index].answer.is_some() {
             return;
         }
-        self.breaker.given_up(self.calls[index].id.expect("it was let through"), self.now);
-        if self.rules.work_stops {
-            self.stop(index);
+        if !std::mem::replace(&mut self.calls[index].decided, true) {
+            self.breaker.given_up(self.calls[index].id.expect("it is in its function"), self.now);
+            if self.rules.work_stops {
+                self.stop(index);
+            }
         }
-        let call = &mut self.calls[index];
-        call.answer = Some((kind, vec!["CANCELLED"]));
+        self.calls[index].answer = Some((kind, vec!["CANCELLED"]));
         self.returns(index);
     }
 
@@ -337,6 +340,9 @@ impl World {
     }
 
     fn told_of_breaker(&mut self) -> Value {
+        if !self.breaker.settings.enabled {
+            return Value::Null;
+        }
         let health = self.breaker.health();
         let mut told = json!({
             "open": self.breaker.is_open(self.now),

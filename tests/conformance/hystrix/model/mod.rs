@@ -61,9 +61,8 @@ pub(super) struct Told {
 
 /// What the model says.
 ///
-/// `until`: when to look at the breaker for the last time, in a case with threads; by default once a snapshot has been
-/// taken after the end.
-pub(super) fn tell(case: &Case, rules: Rules, until: Option<u64>) -> Told {
+/// `until`: when to look at the breaker for the last time, in a case with threads, if that is after its end.
+pub(super) fn tell(case: &Case, rules: Rules, until: u64) -> Told {
     if case.part("calls").is_null() {
         steps::tell(case, rules)
     } else {

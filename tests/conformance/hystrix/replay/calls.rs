@@ -25,11 +25,15 @@ pub(super) async fn replay(command: Command, case: &Case, until: u64) -> Value {
         assert!(caller.is_finished(), "a call does not end");
         calls.push(caller.await.expect("it minds panics"));
     }
-    let breaker = fields([
-        ("open", json!(command.is_open())),
-        ("health", command.health()),
-        ("state", command.state()),
-    ]);
+    let breaker = if command.switched_on {
+        fields([
+            ("open", json!(command.is_open())),
+            ("health", command.health()),
+            ("state", command.state()),
+        ])
+    } else {
+        Value::Null
+    };
     json!({ "calls": calls, "breaker": breaker })
 }
 
@@ -64,7 +68,7 @@ async fn call(command: Command, script: Script) -> Value {
         ("kind", json!(ending.kind)),
         ("events", json!(ending.events)),
         ("executed", json!(seen.run_started.is_some())),
-        ("state_after", if command.switched_on { command.state() } else { Value::Null }),
+        ("state_after", command.state()),
         ("started_ms", millis(Some(started))),
         ("returned_ms", millis(Some(ending.at))),
         ("run_started_ms", millis(seen.run_started)),

@@ -109,7 +109,7 @@ impl Command {
 
     /// Null where there is none.
     fn state(&self) -> Value {
-        if !self.has_states() {
+        if !self.has_states() || !self.switched_on {
             return Value::Null;
         }
         json!(match self.breaker().unforced_state() {
