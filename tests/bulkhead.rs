@@ -314,10 +314,14 @@ mod waits {
         drop(call);
         assert_eq!((bulkhead.waiting(), bulkhead.rejected()), (0, 0));
 
-        // It has passed: nobody waits at all.
-        let mut call = task::spawn(service.oneshot(1));
-        assert!(assert_ready_err!(scope.enter(|| call.poll())).is::<NoTimeLeft>());
-        assert_eq!((bulkhead.waiting(), bulkhead.rejected()), (0, 0));
+        // It has come, or has passed: nobody waits at all.
+        let mut now = CallScope::begin();
+        now.narrow(Instant::now());
+        for mut scope in [now, scope] {
+            let mut call = task::spawn(service.clone().oneshot(1));
+            assert!(assert_ready_err!(scope.enter(|| call.poll())).is::<NoTimeLeft>());
+            assert_eq!((bulkhead.waiting(), bulkhead.rejected()), (0, 0));
+        }
     }
 
     #[cfg(feature = "timeout")]

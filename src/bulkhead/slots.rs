@@ -105,10 +105,10 @@ impl Slots {
         Load::of(self.word.load(Acquire))
     }
 
-    /// Would a call get a slot now? Not if others wait for one.
+    /// Would a call get a slot now? While others wait for one, all are taken.
     #[inline]
     fn has_room(&self, load: Load) -> bool {
-        load.taken < self.most && load.waiting == 0
+        load.taken < self.most
     }
 
     #[inline]
