@@ -24,6 +24,7 @@ pub(super) fn tell(case: &Case, rules: Rules, until: u64) -> Told {
         slots: Slots::default(),
         fallbacks: 0,
         timers: Vec::new(),
+        tied: false,
         calls: scripts.iter().map(|script| Call::new(script.clone())).collect(),
     };
     for (index, script) in scripts.iter().enumerate() {
@@ -37,6 +38,7 @@ pub(super) fn tell(case: &Case, rules: Rules, until: u64) -> Told {
     Told {
         observed: json!({ "calls": calls, "breaker": world.told_of_breaker() }),
         ended_ms: until,
+        tied: world.tied,
     }
 }
 
@@ -109,6 +111,24 @@ enum Due {
     FallbackEnd(usize, &'static str, Vec<&'static str>),
 }
 
+impl Due {
+    /// At the same instant. A limit that is reached just as the function ends is not open to question.
+    fn may_be_before(&self, other: &Due) -> bool {
+        let gone = |due: &Due| matches!(due, Due::GivenUp(..));
+        self.whose() != other.whose() || gone(self) || gone(other)
+    }
+
+    fn whose(&self) -> usize {
+        match self {
+            Due::Start(call)
+            | Due::RunEnd(call)
+            | Due::Deadline(call)
+            | Due::GivenUp(call, _)
+            | Due::FallbackEnd(call, ..) => *call,
+        }
+    }
+}
+
 struct World {
     rules: Rules,
     now: u64,
@@ -116,6 +136,7 @@ struct World {
     slots: Slots,
     fallbacks: usize,
     timers: Vec<(u64, Due)>,
+    tied: bool,
     calls: Vec<Call>,
 }
 
@@ -131,7 +152,9 @@ impl World {
         };
         self.tick_until(at);
         let first = self.timers.iter().position(|(other, _)| *other == at).expect("it is there");
-        match self.timers.remove(first).1 {
+        let due = self.timers.remove(first).1;
+        self.tied |= self.timers.iter().any(|(other, later)| *other == at && later.may_be_before(&due));
+        match due {
             Due::Start(call) => self.start(call),
             Due::RunEnd(call) => self.run_end(call),
             Due::Deadline(call) => self.deadline(call),
@@ -313,9 +336,12 @@ impl World {
                 "fallback"
             }
         };
-        self.fallbacks += 1;
         self.calls[index].fallback_started = Some(self.now);
         let ends = self.now + self.calls[index].script.fallback_takes;
+        if ends == self.now {
+            return self.answer(index, kind, events);
+        }
+        self.fallbacks += 1;
         self.set(ends, Due::FallbackEnd(index, kind, events));
     }
 

@@ -57,6 +57,8 @@ pub(super) struct Told {
     pub(super) observed: Value,
     /// When all of it was over.
     pub(super) ended_ms: u64,
+    /// Two things happened at the same instant that might happen in either order.
+    pub(super) tied: bool,
 }
 
 /// What the model says.

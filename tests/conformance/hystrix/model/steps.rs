@@ -24,6 +24,7 @@ pub(super) fn tell(case: &Case, rules: Rules) -> Told {
     Told {
         observed: json!({ "steps": world.all(case.part("steps")) }),
         ended_ms: world.now,
+        tied: false,
     }
 }
 

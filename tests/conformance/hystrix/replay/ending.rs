@@ -3,9 +3,9 @@
 use std::error::Error;
 
 use tokio::time::Instant;
-use tower_outbound::call::{Fault, FaultKind, Rejection, Verdict, chain};
+use tower_outbound::call::{FallbackFailed, FallbackRejected, Fault, FaultKind, Rejection, Verdict};
 
-use super::{call::{Answer, Seen}, stack::{FallbackFailed, FallbackRejected}};
+use super::call::{Answer, Seen};
 
 /// What may call for a fallback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,17 +72,19 @@ impl Words {
     }
 
     fn of_error(self, error: &(dyn Error + 'static)) -> (&'static str, Vec<&'static str>) {
+        if let Some(rejected) = FallbackRejected::of(error) {
+            let cause = Cause::of(rejected.original());
+            return ("fallback_rejected", vec![self.of(cause).1, "FALLBACK_REJECTION"]);
+        }
         let cause = Cause::of(error);
         let (kind, event) = self.of(cause);
-        if chain(error).any(|error| error.is::<FallbackRejected>()) {
-            ("fallback_rejected", vec![event, "FALLBACK_REJECTION"])
-        } else if chain(error).any(|error| error.is::<FallbackFailed>()) {
-            (kind, vec![event, "FALLBACK_FAILURE"])
-        } else if cause == Cause::BadRequest || !self.fallback_enabled {
-            (kind, vec![event])
+        let after = if FallbackFailed::of(error).is_some() {
+            Some("FALLBACK_FAILURE")
         } else {
-            (kind, vec![event, "FALLBACK_MISSING"])
-        }
+            // A bad request asks for none.
+            (self.fallback_enabled && cause != Cause::BadRequest).then_some("FALLBACK_MISSING")
+        };
+        (kind, [event].into_iter().chain(after).collect())
     }
 }
 

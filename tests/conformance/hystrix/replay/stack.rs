@@ -1,19 +1,19 @@
 //! The layers of a case.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::Future, pin::Pin, time::Duration};
 
-use tokio::sync::Semaphore;
-use tower::{Layer, ServiceExt, service_fn, util::BoxCloneSyncService};
+use tower::{Layer, Service, ServiceExt, service_fn, util::BoxCloneSyncService};
 use tower_outbound::{
     breaker::{Breaker, CircuitBreakerLayer, HystrixRelease, HystrixVerdicts},
     bulkhead::{Bulkhead, BulkheadLayer},
-    call::BoxError,
+    call::{BoxError, ErrorRef, LONGEST},
     classify::{StatusErrorClassifierLayer, StatusPolicy},
+    fallback::FallbackLayer,
     timeout::ExecutionTimeoutLayer,
 };
 
 use super::{
-    call::{Call, Response},
+    call::{Answer, Call, Response},
     ending::{Cause, Words},
 };
 use crate::case::Case;
@@ -21,23 +21,13 @@ use crate::case::Case;
 // Interim: by hand, until `nest::spring` is there.
 #[derive(Debug, Clone)]
 pub(super) struct Stack {
-    with_fallback: Outer,
+    plain: Boxed,
+    with_fallback: Boxed,
     pub(super) breaker: Breaker,
     pub(super) words: Words,
 }
 
-type Inner = BoxCloneSyncService<Call, Response, BoxError>;
-#[derive(Debug, Clone)]
-struct Outer { inner: Inner, enabled: bool, permits: Arc<Semaphore> }
-
-macro_rules! wrapper { ($name:ident) => {
-#[derive(Debug)]
-pub(super) struct $name(BoxError);
-impl std::fmt::Display for $name { fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result { write!(f, "fallback: {}", self.0) } }
-impl std::error::Error for $name { fn source(&self) -> Option<&(dyn std::error::Error + 'static)> { Some(&*self.0) } }
-}}
-wrapper!(FallbackFailed);
-wrapper!(FallbackRejected);
+type Boxed = BoxCloneSyncService<Call, Response, BoxError>;
 
 impl Stack {
     pub(super) fn of(case: &Case) -> Stack {
@@ -58,35 +48,35 @@ impl Stack {
         let is_pool = c("execution.isolation.strategy") != "SEMAPHORE";
         let bulkhead = if is_pool {
             let t = |k: &str, d: i64| case.setting(&format!("hystrix.threadpool.default.{k}")).as_i64().unwrap_or(d);
-            Bulkhead::builder("pool").max_concurrent(t("coreSize", 10) as u32).max_waiting(t("maxQueueSize", -1).min(t("queueSizeRejectionThreshold", 5)).max(0) as u32)
+            let queue = t("maxQueueSize", -1).min(t("queueSizeRejectionThreshold", 5)).max(0) as u32;
+            let b = Bulkhead::builder("pool").max_concurrent(t("coreSize", 10) as u32);
+            if queue > 0 { b.max_waiting(queue).max_wait(LONGEST) } else { b }
         } else {
             Bulkhead::builder("semaphore").max_concurrent(num("execution.isolation.semaphore.maxConcurrentRequests", 10) as u32)
         }.build().unwrap();
-        let timeout = flag("execution.timeout.enabled", true).then(|| ExecutionTimeoutLayer::hystrix(ms(num("execution.isolation.thread.timeoutInMilliseconds", 1000))).unwrap());
-        let bottom = service_fn(Call::run);
-        let s = StatusErrorClassifierLayer::new(StatusPolicy::client_errors_ignored()).layer(bottom);
+        let timeout = flag("execution.timeout.enabled", true).then(|| ms(num("execution.isolation.thread.timeoutInMilliseconds", 1000)));
+        let timeout = ExecutionTimeoutLayer::hystrix(timeout.unwrap_or(LONGEST)).unwrap();
+        let s = StatusErrorClassifierLayer::new(StatusPolicy::client_errors_ignored()).layer(service_fn(Call::run));
         let s = BulkheadLayer::new(bulkhead).layer(s);
-        let s = match timeout {
-            Some(t) => BoxCloneSyncService::new(t.layer(s)),
-            None => BoxCloneSyncService::new(s),
-        };
+        let s = timeout.layer(s);
         let s = CircuitBreakerLayer::new(breaker.clone()).classify(HystrixVerdicts).layer(s);
-        let stack = Stack {
-            with_fallback: Outer { inner: BoxCloneSyncService::new(s), enabled: flag("fallback.enabled", true), permits: Arc::new(Semaphore::new(num("fallback.isolation.semaphore.maxConcurrentRequests", 10) as usize)) },
+        let enabled = flag("fallback.enabled", true);
+        let fallback = FallbackLayer::with_request(Call::clone, fall_back).max_concurrent(num("fallback.isolation.semaphore.maxConcurrentRequests", 10) as u32);
+        Stack {
+            plain: BoxCloneSyncService::new(s.clone()),
+            with_fallback: if enabled { BoxCloneSyncService::new(fallback.layer(s)) } else { BoxCloneSyncService::new(s) },
             breaker,
-            words: Words { is_pool, fallback_enabled: flag("fallback.enabled", true) },
-        };
-        stack
-    }
-
-    pub(super) async fn call(&self, call: Call) -> Result<Response, BoxError> {
-        let Outer { inner, enabled, permits } = self.with_fallback.clone();
-        match inner.oneshot(call.clone()).await {
-            Err(error) if enabled && call.has_fallback() && Cause::of(&*error) != Cause::BadRequest => {
-                let Ok(_permit) = permits.try_acquire() else { return Err(FallbackRejected(error).into()) };
-                call.fall_back(Cause::of(&*error)).await.map_err(|_| FallbackFailed(error).into())
-            }
-            other => other,
+            words: Words { is_pool, fallback_enabled: enabled },
         }
     }
+
+    pub(super) async fn call(&self, call: Call) -> Answer {
+        let service = if call.has_fallback() { &self.with_fallback } else { &self.plain };
+        service.clone().oneshot(call).await
+    }
+}
+
+fn fall_back(call: Call, error: ErrorRef<'_>) -> impl Future<Output = Answer> + use<> {
+    let cause = Cause::of(error);
+    call.fall_back(cause)
 }
