@@ -37,6 +37,10 @@ pub use self::body::UploadBody;
 pub(crate) use self::body::{IN_HAND, Upload};
 #[cfg(feature = "endpoints")]
 pub use self::endpoint::{Endpoints, Snapshot};
+#[cfg(feature = "balance")]
+pub(crate) use self::fault::is_connection_failure;
+#[cfg(feature = "retry")]
+pub(crate) use self::fault::is_socket_fault;
 pub use self::{
     answer::{AnyAnswer, ReadAnswer},
     body::{DrainBody, OnceBody, RepeatBody},

@@ -22,4 +22,25 @@
 mod case;
 mod deviations;
 mod hystrix;
+mod lb;
 mod report;
+
+/// A command around a scripted function.
+#[test]
+fn hystrix() {
+    let mut report = report::Report::new("hystrix");
+    for case in case::of_levels(&["hystrix"]) {
+        report.add(&case, hystrix::replay(&case));
+    }
+    report.conclude();
+}
+
+/// The choice of servers and the retryer's pauses.
+#[test]
+fn lb() {
+    let mut report = report::Report::new("lb");
+    for case in case::of_levels(&["lb", "retryer"]) {
+        report.add(&case, lb::replay(&case));
+    }
+    report.conclude();
+}

@@ -324,12 +324,29 @@ impl Error for BulkheadFull {}
 pub struct NoEndpoint {
     resolved: bool,
     waited: Duration,
+    among: usize,
 }
 
 impl NoEndpoint {
     #[allow(dead_code, reason = "made by a layer that is a feature")]
     pub(crate) fn new(resolved: bool, waited: Duration) -> Self {
-        NoEndpoint { resolved, waited }
+        NoEndpoint {
+            resolved,
+            waited,
+            among: 0,
+        }
+    }
+
+    /// There were that many endpoints, and the rule chose none of them.
+    #[allow(dead_code, reason = "made by a layer that is a feature")]
+    pub(crate) fn among(mut self, endpoints: usize) -> Self {
+        self.among = endpoints;
+        self
+    }
+
+    /// How many endpoints there were. Above zero: the rule of the balancer chose none of them.
+    pub fn endpoints(&self) -> usize {
+        self.among
     }
 
     /// Has discovery ever given a set, be it an empty one?
@@ -345,12 +362,14 @@ impl NoEndpoint {
 
 impl fmt::Display for NoEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let why = if self.resolved {
-            "the set of endpoints is empty"
-        } else {
-            "discovery has given no endpoints yet; does its stream run, and is the wait long enough?"
-        };
-        write!(f, "LoadBalance: no endpoint after {}: {why}", Millis(self.waited))
+        write!(f, "LoadBalance: no endpoint after {}: ", Millis(self.waited))?;
+        match (self.among, self.resolved) {
+            (0, true) => f.write_str("the set of endpoints is empty"),
+            (0, false) => f.write_str(
+                "discovery has given no endpoints yet; does its stream run, and is the wait long enough?",
+            ),
+            (endpoints, _) => write!(f, "the rule chose none of the {endpoints} in the set"),
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod errors;
 mod read;
+mod socket;
 
 use std::{error::Error, fmt, time::Duration};
 
@@ -13,6 +14,7 @@ pub use self::errors::{
     StatusError,
 };
 pub use self::read::chain;
+pub(crate) use self::socket::{is_connection_failure, is_socket_fault};
 
 /// Could a server have seen the request?
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -55,28 +55,18 @@ struct Command {
 impl Command {
     fn new(case: &Case) -> Command {
         let flag = |name: &str| case.setting(&format!("hystrix.command.default.circuitBreaker.{name}")).as_bool();
-        let command = Command {
+        Command {
             stack: Stack::of(case),
             began: Instant::now(),
             release: case.setting("hystrix_version").as_str().unwrap().to_owned(),
             switched_on: flag("enabled") != Some(false),
             force_open: flag("forceOpen") == Some(true),
             force_closed: flag("forceClosed") == Some(true),
-        };
-        command.force();
-        command
+        }
     }
 
     fn breaker(&self) -> &Breaker {
         &self.stack.breaker
-    }
-
-    fn force(&self) {
-        self.breaker().force(match (self.force_open, self.force_closed) {
-            (true, _) => Force::Open,
-            (false, true) => Force::Closed,
-            (false, false) => Force::None,
-        });
     }
 
     fn set_property(&mut self, key: &str, value: &Value) {
@@ -86,7 +76,12 @@ impl Command {
             "hystrix.command.default.circuitBreaker.forceClosed" => self.force_closed = value,
             other => panic!("{other} cannot be changed"),
         }
-        self.force();
+        // Open wins, as where both are set from the beginning.
+        self.breaker().force(match (self.force_open, self.force_closed) {
+            (true, _) => Force::Open,
+            (false, true) => Force::Closed,
+            (false, false) => Force::None,
+        });
     }
 
     fn has_states(&self) -> bool {

@@ -1,15 +1,15 @@
-//! The layers of a case.
+//! The layers of a case, by the names of its settings.
 
-use std::{future::Future, pin::Pin, time::Duration};
+use std::future::Future;
 
-use tower::{Layer, Service, ServiceExt, service_fn, util::BoxCloneSyncService};
+use serde_json::Value;
+use tower::{Layer, ServiceExt, service_fn, util::BoxCloneSyncService};
 use tower_outbound::{
-    breaker::{Breaker, CircuitBreakerLayer, HystrixRelease, HystrixVerdicts},
-    bulkhead::{Bulkhead, BulkheadLayer},
-    call::{BoxError, ErrorRef, LONGEST},
+    breaker::{Breaker, HystrixRelease},
+    call::{BoxError, ErrorRef},
     classify::{StatusErrorClassifierLayer, StatusPolicy},
     fallback::FallbackLayer,
-    timeout::ExecutionTimeoutLayer,
+    nest::spring,
 };
 
 use super::{
@@ -18,65 +18,67 @@ use super::{
 };
 use crate::case::Case;
 
-// Interim: by hand, until `nest::spring` is there.
+type Boxed = BoxCloneSyncService<Call, Response, BoxError>;
+
 #[derive(Debug, Clone)]
 pub(super) struct Stack {
+    /// Without a fallback, and with one.
     plain: Boxed,
     with_fallback: Boxed,
     pub(super) breaker: Breaker,
     pub(super) words: Words,
 }
 
-type Boxed = BoxCloneSyncService<Call, Response, BoxError>;
-
 impl Stack {
+    /// The shell of Hystrix around statuses that become errors, as an error decoder of users has them, around the
+    /// function.
     pub(super) fn of(case: &Case) -> Stack {
-        let c = |k: &str| case.setting(&format!("hystrix.command.default.{k}")).clone();
-        let num = |k: &str, d: u64| c(k).as_u64().unwrap_or(d);
-        let flag = |k: &str, d: bool| c(k).as_bool().unwrap_or(d);
-        let ms = Duration::from_millis;
-        let release = if case.setting("hystrix_version") == "1.5.18" { HystrixRelease::V1_5_18 } else { HystrixRelease::V1_5_12 };
-        let mut b = Breaker::builder("command")
-            .hystrix(release)
-            .health_snapshot(ms(num("metrics.healthSnapshot.intervalInMilliseconds", 500)))
-            .window(ms(num("metrics.rollingStats.timeInMilliseconds", 10_000)))
-            .volume(num("circuitBreaker.requestVolumeThreshold", 20) as u32)
-            .error_percent(num("circuitBreaker.errorThresholdPercentage", 50) as u32)
-            .sleep_window(ms(num("circuitBreaker.sleepWindowInMilliseconds", 5000)));
-        if !flag("circuitBreaker.enabled", true) { b = b.disabled(); }
-        let breaker = b.build().unwrap();
-        let is_pool = c("execution.isolation.strategy") != "SEMAPHORE";
-        let bulkhead = if is_pool {
-            let t = |k: &str, d: i64| case.setting(&format!("hystrix.threadpool.default.{k}")).as_i64().unwrap_or(d);
-            let queue = t("maxQueueSize", -1).min(t("queueSizeRejectionThreshold", 5)).max(0) as u32;
-            let b = Bulkhead::builder("pool").max_concurrent(t("coreSize", 10) as u32);
-            if queue > 0 { b.max_waiting(queue).max_wait(LONGEST) } else { b }
-        } else {
-            Bulkhead::builder("semaphore").max_concurrent(num("execution.isolation.semaphore.maxConcurrentRequests", 10) as u32)
-        }.build().unwrap();
-        let timeout = flag("execution.timeout.enabled", true).then(|| ms(num("execution.isolation.thread.timeoutInMilliseconds", 1000)));
-        let timeout = ExecutionTimeoutLayer::hystrix(timeout.unwrap_or(LONGEST)).unwrap();
-        let s = StatusErrorClassifierLayer::new(StatusPolicy::client_errors_ignored()).layer(service_fn(Call::run));
-        let s = BulkheadLayer::new(bulkhead).layer(s);
-        let s = timeout.layer(s);
-        let s = CircuitBreakerLayer::new(breaker.clone()).classify(HystrixVerdicts).layer(s);
-        let enabled = flag("fallback.enabled", true);
-        let fallback = FallbackLayer::with_request(Call::clone, fall_back).max_concurrent(num("fallback.isolation.semaphore.maxConcurrentRequests", 10) as u32);
+        let config = spring::from_pairs("command", pairs(case)).unwrap();
+        let config = config.hystrix_release(match case.setting("hystrix_version").as_str() {
+            Some("1.5.12" | "1.5.13") => HystrixRelease::V1_5_12,
+            Some("1.5.18") => HystrixRelease::V1_5_18,
+            other => panic!("there is no release {other:?}"),
+        });
+        let shell = config.hystrix().unwrap();
+        let statuses = StatusErrorClassifierLayer::new(StatusPolicy::client_errors_ignored());
+        let plain = Boxed::new(shell.layer(statuses.layer(service_fn(Call::run))));
+        let fallback = config.fallback(FallbackLayer::with_request(Call::clone, fall_back));
         Stack {
-            plain: BoxCloneSyncService::new(s.clone()),
-            with_fallback: if enabled { BoxCloneSyncService::new(fallback.layer(s)) } else { BoxCloneSyncService::new(s) },
-            breaker,
-            words: Words { is_pool, fallback_enabled: enabled },
+            with_fallback: match &fallback {
+                Some(fallback) => Boxed::new(fallback.layer(plain.clone())),
+                None => plain.clone(),
+            },
+            plain,
+            breaker: shell.breaker().clone(),
+            words: Words {
+                is_pool: case.setting("hystrix.command.default.execution.isolation.strategy") != "SEMAPHORE",
+                fallback_enabled: fallback.is_some(),
+            },
         }
     }
 
     pub(super) async fn call(&self, call: Call) -> Answer {
-        let service = if call.has_fallback() { &self.with_fallback } else { &self.plain };
+        let service = if call.has_fallback() {
+            &self.with_fallback
+        } else {
+            &self.plain
+        };
         service.clone().oneshot(call).await
     }
 }
 
+/// The settings that are Spring's; the others are about the recording.
+fn pairs(case: &Case) -> impl Iterator<Item = (&str, String)> {
+    let settings = case.config().as_object().unwrap().iter();
+    settings.filter(|(key, _)| key.contains('.')).map(|(key, value)| {
+        let value = match value {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        (&**key, value)
+    })
+}
+
 fn fall_back(call: Call, error: ErrorRef<'_>) -> impl Future<Output = Answer> + use<> {
-    let cause = Cause::of(error);
-    call.fall_back(cause)
+    call.fall_back(Cause::of(error))
 }
