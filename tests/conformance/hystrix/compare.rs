@@ -48,7 +48,10 @@ fn compare(path: &str, recorded: &Value, got: &Value, times: Times, differences:
             }
         }
         _ => {
-            let measured = path.ends_with("_ms").then(|| recorded.as_u64().zip(got.as_u64())).flatten();
+            let measured = path
+                .ends_with("_ms")
+                .then(|| recorded.as_u64().zip(got.as_u64()))
+                .flatten();
             let agree = match measured {
                 Some((recorded, got)) => times.agree(recorded, got),
                 None => recorded == got,
@@ -68,7 +71,8 @@ mod tests {
 
     #[test]
     fn a_value_that_is_missing_or_was_tampered_with_is_a_difference() {
-        let recorded = json!({ "steps": [{ "t_ms": 500, "health": [2, 1, 50], "state": "OPEN", "message": "no" }] });
+        let recorded =
+            json!({ "steps": [{ "t_ms": 500, "health": [2, 1, 50], "state": "OPEN", "message": "no" }] });
         let with = |pointer: &str, value: Value| {
             let mut other = recorded.clone();
             *other.pointer_mut(pointer).unwrap() = value;

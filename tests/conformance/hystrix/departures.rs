@@ -77,7 +77,10 @@ impl Expected {
 }
 
 fn those(counts: impl Fn(Deviation) -> bool) -> BTreeSet<Deviation> {
-    DEVIATIONS.into_iter().filter(|deviation| counts(*deviation)).collect()
+    DEVIATIONS
+        .into_iter()
+        .filter(|deviation| counts(*deviation))
+        .collect()
 }
 
 /// For each deviation a case that it covers, and one like it that it does not.
@@ -88,8 +91,8 @@ mod tests {
     use super::*;
     use crate::{
         deviations::Deviation::{
-            BystandersDoNotReopen, CallerLeavesAtTheDeadline, JavaOnly, LateResultsDecideNothing, ProbeSlotIsFreed,
-            WorkStopsWithItsCaller,
+            BystandersDoNotReopen, CallerLeavesAtTheDeadline, JavaOnly, LateResultsDecideNothing,
+            ProbeSlotIsFreed, WorkStopsWithItsCaller,
         },
         hystrix::{
             compare::{Times, differences},
@@ -114,11 +117,20 @@ mod tests {
         for (name, value) in more.as_object().unwrap() {
             config[format!("{command}.{name}")] = value.clone();
         }
-        let case = Case::new(json!({ "id": "by hand", "level": "hystrix", "config": config, (part): script }));
+        let case =
+            Case::new(json!({ "id": "by hand", "level": "hystrix", "config": config, (part): script }));
         let expected = Expected::of(&case);
-        assert_eq!(expected.deviations, wanted.iter().copied().collect(), "{:#?}", expected.ours);
+        assert_eq!(
+            expected.deviations,
+            wanted.iter().copied().collect(),
+            "{:#?}",
+            expected.ours
+        );
         let got = replay(&case, expected.until);
-        assert_eq!(differences(&expected.ours, &got, Times::Exact), Vec::<String>::new());
+        assert_eq!(
+            differences(&expected.ours, &got, Times::Exact),
+            Vec::<String>::new()
+        );
     }
 
     const LIMIT: &str = "execution.isolation.thread.timeoutInMilliseconds";
@@ -129,7 +141,13 @@ mod tests {
     fn work_that_would_outlive_its_caller_stops_with_it() {
         let calls = |run: u64| json!([{ "name": "a", "at_ms": 0, "run_ms": run, "outcome": "success" }]);
         let uninterrupted = json!({ (LIMIT): 150, (INTERRUPT): false });
-        deviations("1.5.12", &uninterrupted, "calls", &calls(400), &[WorkStopsWithItsCaller]);
+        deviations(
+            "1.5.12",
+            &uninterrupted,
+            "calls",
+            &calls(400),
+            &[WorkStopsWithItsCaller],
+        );
         deviations("1.5.12", &uninterrupted, "calls", &calls(149), &[]);
         deviations("1.5.12", &json!({ (LIMIT): 150 }), "calls", &calls(400), &[]);
     }
@@ -138,7 +156,13 @@ mod tests {
     fn a_caller_under_semaphore_isolation_leaves_at_the_deadline() {
         let steps = |time: u64| json!([{ "call": "success", "duration_ms": time }]);
         let limit = json!({ (LIMIT): 150 });
-        deviations("1.5.12", &limit, "steps", &steps(151), &[CallerLeavesAtTheDeadline]);
+        deviations(
+            "1.5.12",
+            &limit,
+            "steps",
+            &steps(151),
+            &[CallerLeavesAtTheDeadline],
+        );
         // It is over at the deadline either way.
         deviations("1.5.12", &limit, "steps", &steps(150), &[]);
         deviations("1.5.12", &limit, "steps", &steps(149), &[]);
@@ -153,10 +177,12 @@ mod tests {
     #[test]
     fn a_trial_that_the_semaphore_turns_away_frees_its_place() {
         let none = json!({ (PERMITS): 0 });
-        let trial = |then: u64| json!([
-            { "call": "success", "repeat": 2 }, { "advance_ms": 401 }, { "call": "success" }, { "advance_ms": then },
-            { "call": "success" },
-        ]);
+        let trial = |then: u64| {
+            json!([
+                { "call": "success", "repeat": 2 }, { "advance_ms": 401 }, { "call": "success" }, { "advance_ms": then },
+                { "call": "success" },
+            ])
+        };
         deviations("1.5.12", &none, "steps", &trial(301), &[ProbeSlotIsFreed]);
         deviations("1.5.13", &none, "steps", &trial(301), &[]);
         deviations("1.5.18", &none, "steps", &trial(301), &[]);
@@ -180,7 +206,13 @@ mod tests {
         deviations("1.5.12", &json!({}), "calls", &calls(500), &both);
         deviations("1.5.13", &json!({}), "calls", &calls(500), &both);
         // The circuit is closed.
-        deviations("1.5.12", &json!({}), "calls", &calls(50), &[WorkStopsWithItsCaller]);
+        deviations(
+            "1.5.12",
+            &json!({}),
+            "calls",
+            &calls(50),
+            &[WorkStopsWithItsCaller],
+        );
     }
 
     #[test]
@@ -195,11 +227,23 @@ mod tests {
         let late = [LateResultsDecideNothing];
         deviations("1.5.12", &json!({}), "steps", &older("success", "success"), &late);
         deviations("1.5.12", &json!({}), "steps", &older("failure", "success"), &late);
-        deviations("1.5.12", &json!({}), "steps", &older("bad_request", "success"), &late);
+        deviations(
+            "1.5.12",
+            &json!({}),
+            "steps",
+            &older("bad_request", "success"),
+            &late,
+        );
         deviations("1.5.18", &json!({}), "steps", &older("success", "success"), &late);
         // There the trial would still decide.
         deviations("1.5.18", &json!({}), "steps", &older("failure", "success"), &[]);
-        deviations("1.5.18", &json!({}), "steps", &older("bad_request", "success"), &[]);
+        deviations(
+            "1.5.18",
+            &json!({}),
+            "steps",
+            &older("bad_request", "success"),
+            &[],
+        );
     }
 
     #[test]
@@ -212,7 +256,13 @@ mod tests {
             ])
         };
         for release in ["1.5.12", "1.5.18"] {
-            deviations(release, &json!({}), "steps", &older(true), &[LateResultsDecideNothing]);
+            deviations(
+                release,
+                &json!({}),
+                "steps",
+                &older(true),
+                &[LateResultsDecideNothing],
+            );
             deviations(release, &json!({}), "steps", &older(false), &[]);
         }
     }
@@ -226,16 +276,34 @@ mod tests {
             ])
         };
         let call = json!({ "call": "success" });
-        deviations("1.5.13", &json!({}), "steps", &bystander(call.clone()), &[BystandersDoNotReopen]);
+        deviations(
+            "1.5.13",
+            &json!({}),
+            "steps",
+            &bystander(call.clone()),
+            &[BystandersDoNotReopen],
+        );
         deviations("1.5.12", &json!({}), "steps", &bystander(call.clone()), &[]);
         deviations("1.5.18", &json!({}), "steps", &bystander(call), &[]);
-        deviations("1.5.13", &json!({}), "steps", &bystander(json!({ "advance_ms": 100 })), &[]);
+        deviations(
+            "1.5.13",
+            &json!({}),
+            "steps",
+            &bystander(json!({ "advance_ms": 100 })),
+            &[],
+        );
     }
 
     #[test]
     fn a_panic_passes_through_and_is_no_outcome() {
         let ends = |outcome: &str| json!([{ "call": outcome }, { "advance_ms": 100 }]);
-        deviations("1.5.12", &json!({}), "steps", &ends("unrecoverable_error"), &[JavaOnly]);
+        deviations(
+            "1.5.12",
+            &json!({}),
+            "steps",
+            &ends("unrecoverable_error"),
+            &[JavaOnly],
+        );
         deviations("1.5.12", &json!({}), "steps", &ends("error"), &[]);
     }
 

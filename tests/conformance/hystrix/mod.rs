@@ -45,18 +45,28 @@ fn judge(case: &Case) -> Outcome {
         Some("real") => Times::Measured,
         other => panic!("no clock is {other:?}"),
     };
-    let mut found = by("the model of Hystrix", differences(case.observed(), &expected.theirs, times));
+    let mut found = by(
+        "the model of Hystrix",
+        differences(case.observed(), &expected.theirs, times),
+    );
     let got = replay::replay(case, expected.until);
     if expected.deviations.is_empty() {
         found.extend(by("this crate", differences(case.observed(), &got, times)));
     }
-    found.extend(by("by our rules", differences(&expected.ours, &got, Times::Exact)));
+    found.extend(by(
+        "by our rules",
+        differences(&expected.ours, &got, Times::Exact),
+    ));
     Outcome::of(expected.deviations, found)
 }
 
 fn by(whom: &str, differences: Vec<String>) -> Vec<String> {
     let left_out = differences.len().saturating_sub(SHOWN);
-    let mut lines: Vec<_> = differences.iter().take(SHOWN).map(|line| format!("{whom}: {line}")).collect();
+    let mut lines: Vec<_> = differences
+        .iter()
+        .take(SHOWN)
+        .map(|line| format!("{whom}: {line}"))
+        .collect();
     if left_out > 0 {
         lines.push(format!("{whom}: and {left_out} more"));
     }

@@ -14,11 +14,23 @@ fn config() -> impl Strategy<Value = Map<String, Value>> {
     let command = "hystrix.command.default";
     let numbers = [
         ("circuitBreaker.requestVolumeThreshold", &[0, 1, 2, 3, 4, 5][..]),
-        ("circuitBreaker.errorThresholdPercentage", &[0, 1, 33, 50, 66, 75, 100, 101]),
-        ("circuitBreaker.sleepWindowInMilliseconds", &[0, 100, 300, 1_000, 2_500]),
+        (
+            "circuitBreaker.errorThresholdPercentage",
+            &[0, 1, 33, 50, 66, 75, 100, 101],
+        ),
+        (
+            "circuitBreaker.sleepWindowInMilliseconds",
+            &[0, 100, 300, 1_000, 2_500],
+        ),
         ("metrics.healthSnapshot.intervalInMilliseconds", &[100, 250, 500]),
-        ("metrics.rollingStats.timeInMilliseconds", &[1_000, 1_050, 2_000, 5_000]),
-        ("execution.isolation.thread.timeoutInMilliseconds", &[100, 150, 300, 5_000, 60_000]),
+        (
+            "metrics.rollingStats.timeInMilliseconds",
+            &[1_000, 1_050, 2_000, 5_000],
+        ),
+        (
+            "execution.isolation.thread.timeoutInMilliseconds",
+            &[100, 150, 300, 5_000, 60_000],
+        ),
     ];
     let numbers = numbers.map(|(key, values)| {
         let key = format!("{command}.{key}");
@@ -56,7 +68,12 @@ fn outcome() -> impl Strategy<Value = &'static str> {
 }
 
 fn time() -> impl Strategy<Value = u64> {
-    select(&[0, 1, 10, 30, 50, 99, 100, 101, 150, 170, 250, 299, 300, 301, 499, 500, 1_000, 1_001, 2_000, 31_000][..])
+    select(
+        &[
+            0, 1, 10, 30, 50, 99, 100, 101, 150, 170, 250, 299, 300, 301, 499, 500, 1_000, 1_001, 2_000,
+            31_000,
+        ][..],
+    )
 }
 
 fn call() -> impl Strategy<Value = Value> {
@@ -110,35 +127,49 @@ fn named(steps: Vec<Value>) -> Vec<Value> {
 
 fn steps() -> impl Strategy<Value = Case> {
     let more = (select(&[0, 1, 2, 10][..]), select(&["none", "ok", "throws"][..]));
-    (config(), more, prop::collection::vec(step(), 5..60)).prop_map(|(mut config, (permits, fallback), steps)| {
-        let execution = "hystrix.command.default.execution.isolation";
-        config.insert("clock".into(), json!("virtual"));
-        config.insert("fallback".into(), json!(fallback));
-        config.insert(format!("{execution}.strategy"), json!("SEMAPHORE"));
-        config.insert(format!("{execution}.semaphore.maxConcurrentRequests"), json!(permits));
-        Case::new(json!({ "id": "random", "level": "hystrix", "config": config, "steps": named(steps) }))
-    })
+    (config(), more, prop::collection::vec(step(), 5..60)).prop_map(
+        |(mut config, (permits, fallback), steps)| {
+            let execution = "hystrix.command.default.execution.isolation";
+            config.insert("clock".into(), json!("virtual"));
+            config.insert("fallback".into(), json!(fallback));
+            config.insert(format!("{execution}.strategy"), json!("SEMAPHORE"));
+            config.insert(
+                format!("{execution}.semaphore.maxConcurrentRequests"),
+                json!(permits),
+            );
+            Case::new(json!({ "id": "random", "level": "hystrix", "config": config, "steps": named(steps) }))
+        },
+    )
 }
 
 fn caller() -> impl Strategy<Value = Value> {
     let given_up = prop::option::weighted(0.15, 1..400_u64);
-    let fallback = (select(&["none", "none", "ok", "throws"][..]), select(&[0, 7, 350][..]));
-    (0..4_000_u64, 1..700_u64, outcome(), given_up, fallback).prop_map(|(at, run, outcome, given_up, fallback)| {
-        let mut call = json!({ "name": "a", "at_ms": at, "run_ms": run, "outcome": outcome });
-        if let Some(after) = given_up {
-            call["mode"] = json!("unsubscribe");
-            call["cancel_after_ms"] = json!(after);
-        }
-        if fallback.0 != "none" {
-            call["fallback"] = json!(fallback.0);
-            call["fallback_ms"] = json!(fallback.1);
-        }
-        call
-    })
+    let fallback = (
+        select(&["none", "none", "ok", "throws"][..]),
+        select(&[0, 7, 350][..]),
+    );
+    (0..4_000_u64, 1..700_u64, outcome(), given_up, fallback).prop_map(
+        |(at, run, outcome, given_up, fallback)| {
+            let mut call = json!({ "name": "a", "at_ms": at, "run_ms": run, "outcome": outcome });
+            if let Some(after) = given_up {
+                call["mode"] = json!("unsubscribe");
+                call["cancel_after_ms"] = json!(after);
+            }
+            if fallback.0 != "none" {
+                call["fallback"] = json!(fallback.0);
+                call["fallback_ms"] = json!(fallback.1);
+            }
+            call
+        },
+    )
 }
 
 fn threads() -> impl Strategy<Value = Case> {
-    let pool = (select(&[1, 1, 2, 10][..]), select(&[-1, -1, 1, 5][..]), any::<bool>());
+    let pool = (
+        select(&[1, 1, 2, 10][..]),
+        select(&[-1, -1, 1, 5][..]),
+        any::<bool>(),
+    );
     (config(), pool, prop::collection::vec(caller(), 1..20)).prop_map(|(mut config, pool, mut calls)| {
         let (threads, queue, semaphore) = pool;
         config.insert("clock".into(), json!("real"));

@@ -22,21 +22,29 @@ pub(super) struct Script {
 
 impl Script {
     pub(super) fn all(case: &Case) -> Vec<Script> {
-        case.part("calls").as_array().unwrap().iter().map(Script::read).collect()
+        case.part("calls")
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(Script::read)
+            .collect()
     }
 
     fn read(call: &Value) -> Script {
-        only(call, &[
-            "name",
-            "at_ms",
-            "run_ms",
-            "outcome",
-            "ignore_interrupt",
-            "mode",
-            "cancel_after_ms",
-            "fallback",
-            "fallback_ms",
-        ]);
+        only(
+            call,
+            &[
+                "name",
+                "at_ms",
+                "run_ms",
+                "outcome",
+                "ignore_interrupt",
+                "mode",
+                "cancel_after_ms",
+                "fallback",
+                "fallback_ms",
+            ],
+        );
         let text = |name: &str, default: &str| call[name].as_str().unwrap_or(default).to_owned();
         let kind = match call["mode"].as_str() {
             None => None,

@@ -9,9 +9,13 @@ use super::{
 pub(super) enum Circuit {
     Closed,
     /// Since then; in 1.5.18 since the latest test began.
-    Open { since: u64 },
+    Open {
+        since: u64,
+    },
     /// Not in 1.5.18. Nobody: the trial was given up.
-    HalfOpen { trial: Option<Id> },
+    HalfOpen {
+        trial: Option<Id>,
+    },
 }
 
 /// What is known of a call at its beginning.
@@ -38,7 +42,7 @@ pub(super) struct Health {
 
 impl Health {
     pub(super) fn percent(self) -> u64 {
-        if self.total == 0 { 0 } else { self.errors * 100 / self.total }
+        (self.errors * 100).checked_div(self.total).unwrap_or(0)
     }
 }
 
@@ -291,7 +295,8 @@ impl Breaker {
     pub(super) fn given_up(&mut self, id: Id, now: u64) {
         if self.is_trial(id) && self.rules.probe_is_freed {
             self.circuit = Circuit::HalfOpen { trial: None };
-        } else if self.settings.release == Release::V13 && (self.is_trial(id) || !self.rules.late_is_ignored) {
+        } else if self.settings.release == Release::V13 && (self.is_trial(id) || !self.rules.late_is_ignored)
+        {
             self.reopen(now);
         }
     }

@@ -8,10 +8,7 @@ use super::{
     settings::{Fallback, Isolation, Settings},
     slots::{Slot, Slots},
 };
-use crate::{
-    case::Case,
-    hystrix::script::Script,
-};
+use crate::{case::Case, hystrix::script::Script};
 
 pub(super) fn tell(case: &Case, rules: Rules, until: u64) -> Told {
     let scripts = Script::all(case);
@@ -151,9 +148,16 @@ impl World {
             return false;
         };
         self.tick_until(at);
-        let first = self.timers.iter().position(|(other, _)| *other == at).expect("it is there");
+        let first = self
+            .timers
+            .iter()
+            .position(|(other, _)| *other == at)
+            .expect("it is there");
         let due = self.timers.remove(first).1;
-        self.tied |= self.timers.iter().any(|(other, later)| *other == at && later.may_be_before(&due));
+        self.tied |= self
+            .timers
+            .iter()
+            .any(|(other, later)| *other == at && later.may_be_before(&due));
         match due {
             Due::Start(call) => self.start(call),
             Due::RunEnd(call) => self.run_end(call),
@@ -302,7 +306,8 @@ impl World {
             return;
         }
         if !std::mem::replace(&mut self.calls[index].decided, true) {
-            self.breaker.given_up(self.calls[index].id.expect("it is in its function"), self.now);
+            self.breaker
+                .given_up(self.calls[index].id.expect("it is in its function"), self.now);
             if self.rules.work_stops {
                 self.stop(index);
             }

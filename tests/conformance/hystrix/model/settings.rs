@@ -105,7 +105,8 @@ impl Settings {
             isolation,
             fallback: Fallback::read(config.text("fallback").unwrap_or("none")),
             fallback_enabled: config.flag("fallback.enabled", true),
-            fallback_permits: config.command("fallback.isolation.semaphore.maxConcurrentRequests", 10) as usize,
+            fallback_permits: config.command("fallback.isolation.semaphore.maxConcurrentRequests", 10)
+                as usize,
         };
         config.no_other();
         settings
@@ -132,21 +133,27 @@ impl<'a> Config<'a> {
     fn number(&self, key: &str, default: i64) -> i64 {
         match self.value(key) {
             Value::Null => default,
-            value => value.as_i64().unwrap_or_else(|| panic!("{}: {key}", self.case.id())),
+            value => value
+                .as_i64()
+                .unwrap_or_else(|| panic!("{}: {key}", self.case.id())),
         }
     }
 
     fn command(&self, key: &str, default: u64) -> u64 {
         match self.value(&format!("hystrix.command.default.{key}")) {
             Value::Null => default,
-            value => value.as_u64().unwrap_or_else(|| panic!("{}: {key}", self.case.id())),
+            value => value
+                .as_u64()
+                .unwrap_or_else(|| panic!("{}: {key}", self.case.id())),
         }
     }
 
     fn flag(&self, key: &str, default: bool) -> bool {
         match self.value(&format!("hystrix.command.default.{key}")) {
             Value::Null => default,
-            value => value.as_bool().unwrap_or_else(|| panic!("{}: {key}", self.case.id())),
+            value => value
+                .as_bool()
+                .unwrap_or_else(|| panic!("{}: {key}", self.case.id())),
         }
     }
 
@@ -154,7 +161,11 @@ impl<'a> Config<'a> {
     fn no_other(&self) {
         let known = self.known.borrow();
         for key in self.case.config().as_object().unwrap().keys() {
-            assert!(known.contains(key), "{}: the model does not know {key}", self.case.id());
+            assert!(
+                known.contains(key),
+                "{}: the model does not know {key}",
+                self.case.id()
+            );
         }
     }
 }

@@ -66,7 +66,12 @@ impl World {
     fn all(&mut self, steps: &Value) -> Vec<Value> {
         match steps {
             Value::Null => Vec::new(),
-            steps => steps.as_array().unwrap().iter().map(|step| self.step(step)).collect(),
+            steps => steps
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|step| self.step(step))
+                .collect(),
         }
     }
 
@@ -88,8 +93,12 @@ impl World {
             known(&["set_property", "value"]);
             let value = step["value"].as_bool().unwrap();
             match key.as_str().unwrap() {
-                "hystrix.command.default.circuitBreaker.forceOpen" => self.breaker.settings.force_open = value,
-                "hystrix.command.default.circuitBreaker.forceClosed" => self.breaker.settings.force_closed = value,
+                "hystrix.command.default.circuitBreaker.forceOpen" => {
+                    self.breaker.settings.force_open = value
+                }
+                "hystrix.command.default.circuitBreaker.forceClosed" => {
+                    self.breaker.settings.force_closed = value
+                }
                 other => panic!("the model does not know how {other} changes"),
             }
         } else if let Some(name) = fields.get("begin") {
@@ -106,7 +115,10 @@ impl World {
             self.waiting.push((name.as_str().unwrap().to_owned(), begun));
         } else if let Some(name) = fields.get("end") {
             known(&["end"]);
-            let position = self.waiting.iter().position(|(other, _)| Some(&**other) == name.as_str());
+            let position = self
+                .waiting
+                .iter()
+                .position(|(other, _)| Some(&**other) == name.as_str());
             let answer = match self.waiting.remove(position.expect("it was begun")).1 {
                 Begun::Runs(id, outcome) => self.end(id, outcome, &Value::Null),
                 Begun::TurnedAway(answer) => {
@@ -126,7 +138,10 @@ impl World {
                 told.insert("state".into(), json!(state));
             }
             let health = self.breaker.health();
-            told.insert("health".into(), json!([health.total, health.errors, health.percent()]));
+            told.insert(
+                "health".into(),
+                json!([health.total, health.errors, health.percent()]),
+            );
         }
         Value::Object(told)
     }
@@ -214,7 +229,11 @@ impl World {
 
     /// The function ends; the call may have timed out before.
     fn end(&mut self, id: Id, outcome: Outcome, during_fallback: &Value) -> Answer {
-        let position = self.running.iter().position(|call| call.id == id).expect("it runs");
+        let position = self
+            .running
+            .iter()
+            .position(|call| call.id == id)
+            .expect("it runs");
         if let Some(answer) = self.running.remove(position).answer {
             return answer;
         }
@@ -253,14 +272,28 @@ impl World {
     fn timed_out(&mut self, id: Id) {
         self.slots.give_back(id);
         self.breaker.failed(id, self.now);
-        let call = self.running.iter_mut().find(|call| call.id == id).expect("it runs");
+        let call = self
+            .running
+            .iter_mut()
+            .find(|call| call.id == id)
+            .expect("it runs");
         call.deadline = None;
         let during_fallback = call.during_fallback.clone();
         let answer = self.fall_back("hystrix_timeout", "TIMEOUT", true, &during_fallback);
-        self.running.iter_mut().find(|call| call.id == id).expect("it runs").answer = Some(answer);
+        self.running
+            .iter_mut()
+            .find(|call| call.id == id)
+            .expect("it runs")
+            .answer = Some(answer);
     }
 
-    fn fall_back(&mut self, kind: &'static str, event: &'static str, executed: bool, during: &Value) -> Answer {
+    fn fall_back(
+        &mut self,
+        kind: &'static str,
+        event: &'static str,
+        executed: bool,
+        during: &Value,
+    ) -> Answer {
         let settings = &self.breaker.settings;
         let mut events = vec![event];
         let mut inner = Vec::new();

@@ -44,13 +44,18 @@ async fn call(command: Command, script: Script) -> Value {
         takes: Duration::from_millis(script.fallback_takes),
         held: None,
     });
-    let call = Call::new(Work::For(Duration::from_millis(script.run), script.outcome), fallback);
+    let call = Call::new(
+        Work::For(Duration::from_millis(script.run), script.outcome),
+        fallback,
+    );
     let started = Instant::now();
     let answer = AssertUnwindSafe(command.stack.call(call.clone())).catch_unwind();
     let answer = match script.given_up {
         None => Ok(answer.await),
         // It is dropped there and then.
-        Some((after, kind)) => timeout(Duration::from_millis(after), answer).await.map_err(|_| kind),
+        Some((after, kind)) => timeout(Duration::from_millis(after), answer)
+            .await
+            .map_err(|_| kind),
     };
     let ending = match &answer {
         Ok(Ok(answer)) => command.stack.words.ending(answer, call.seen()),

@@ -54,7 +54,10 @@ struct Command {
 
 impl Command {
     fn new(case: &Case) -> Command {
-        let flag = |name: &str| case.setting(&format!("hystrix.command.default.circuitBreaker.{name}")).as_bool();
+        let flag = |name: &str| {
+            case.setting(&format!("hystrix.command.default.circuitBreaker.{name}"))
+                .as_bool()
+        };
         Command {
             stack: Stack::of(case),
             began: Instant::now(),
@@ -92,14 +95,20 @@ impl Command {
     fn is_open(&self) -> bool {
         let state = self.breaker().state();
         if self.has_states() {
-            matches!(state, CircuitState::Open | CircuitState::HalfOpen | CircuitState::ForcedOpen)
+            matches!(
+                state,
+                CircuitState::Open | CircuitState::HalfOpen | CircuitState::ForcedOpen
+            )
         } else {
             self.is_tripped()
         }
     }
 
     fn is_tripped(&self) -> bool {
-        matches!(self.breaker().unforced_state(), CircuitState::Open | CircuitState::HalfOpen)
+        matches!(
+            self.breaker().unforced_state(),
+            CircuitState::Open | CircuitState::HalfOpen
+        )
     }
 
     /// Null where there is none.

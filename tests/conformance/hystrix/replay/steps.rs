@@ -105,7 +105,10 @@ impl Script {
             told.insert("kind".into(), json!(ending.kind));
             told.insert("events".into(), json!(ending.events));
         } else {
-            only(step, &["call", "duration_ms", "during", "during_fallback", "repeat"]);
+            only(
+                step,
+                &["call", "duration_ms", "during", "during_fallback", "repeat"],
+            );
             self.calls(step, &mut told).await;
         }
         if self.command.switched_on {
@@ -142,7 +145,10 @@ impl Script {
             }
             told.insert("kinds".into(), json!(kinds));
             told.insert("events_of_last".into(), json!(last.events));
-            told.insert("executed".into(), json!(all.iter().filter(|over| over.executed).count()));
+            told.insert(
+                "executed".into(),
+                json!(all.iter().filter(|over| over.executed).count()),
+            );
         }
         let inner: Vec<Value> = all.into_iter().flat_map(|over| over.inner).collect();
         if !inner.is_empty() {
