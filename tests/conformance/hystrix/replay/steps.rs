@@ -36,15 +36,13 @@ struct Script {
 
 /// A call that the script has begun and not ended.
 enum Begun {
-    Runs(Running, String),
+    Runs(Running, oneshot::Sender<String>, String),
     TurnedAway(Ending),
 }
 
 /// A call on its way through the stack.
 struct Running {
     call: Call,
-    /// Ends its function.
-    end: oneshot::Sender<String>,
     task: JoinHandle<Ending>,
 }
 
@@ -82,11 +80,12 @@ impl Script {
             self.command.set_property(key, &step["value"]);
         } else if let Some(name) = step["begin"].as_str() {
             only(step, &["begin", "outcome"]);
-            let running = self.begin(&Value::Null).await;
+            let (end, ends) = oneshot::channel();
+            let running = self.start(Work::Until(ends), &Value::Null).await;
             let executed = running.executed();
             told.insert("executed".into(), json!(executed));
             let begun = if executed {
-                Begun::Runs(running, step["outcome"].as_str().unwrap().to_owned())
+                Begun::Runs(running, end, step["outcome"].as_str().unwrap().to_owned())
             } else {
                 let ending = ending(running.task).await;
                 told.insert("kind".into(), json!(ending.kind));
@@ -96,7 +95,10 @@ impl Script {
         } else if let Some(name) = step["end"].as_str() {
             only(step, &["end"]);
             let ending = match self.begun.remove(name).expect("it was begun") {
-                Begun::Runs(running, outcome) => running.end(&outcome).await,
+                Begun::Runs(running, end, outcome) => {
+                    release(end, &outcome).await;
+                    ending(running.task).await
+                }
                 Begun::TurnedAway(ending) => {
                     told.insert("was_not_running".into(), json!(true));
                     ending
@@ -156,18 +158,30 @@ impl Script {
         }
     }
 
-    /// A call that the script waits for. Its function is in the hands of the script all the same.
+    /// A call that the script waits for. A function with steps in it is in the hands of the script all the same; any
+    /// other one takes its time by itself.
     async fn call(&mut self, step: &Value) -> Over {
+        let outcome = step["call"].as_str().unwrap();
         let during_fallback = &step["during_fallback"];
-        let running = self.begin(during_fallback).await;
+        let time = step["duration_ms"].as_u64();
+        let (end, work) = match time.filter(|_| step["during"].is_null()) {
+            Some(time) => (None, Work::For(Duration::from_millis(time), outcome.to_owned())),
+            None => {
+                let (end, ends) = oneshot::channel();
+                (Some(end), Work::Until(ends))
+            }
+        };
+        let running = self.start(work, during_fallback).await;
         let (mut inner, mut in_fallback) = (Vec::new(), Vec::new());
         if running.executed() {
-            if let Some(time) = step["duration_ms"].as_u64() {
+            if let Some(time) = time {
                 let to = self.command.now() + time;
                 if let Some(held) = running.call.held() {
                     // Should it time out, its fallback comes in between.
                     select! {
-                        () = held.entered.notified() => in_fallback = self.during_fallback(held, during_fallback).await,
+                        () = held.entered.notified() => {
+                            in_fallback = self.during_fallback(held, during_fallback).await;
+                        }
                         () = sleep_until(self.command.at(to)) => {}
                     }
                 }
@@ -176,10 +190,10 @@ impl Script {
             inner = self.all(&step["during"]).await;
         }
         let executed = running.executed();
-        let Running { call, end, task } = running;
-        // A function that has timed out is gone.
-        let _ = end.send(step["call"].as_str().unwrap().to_owned());
-        settle().await;
+        let Running { call, task } = running;
+        if let Some(end) = end {
+            release(end, outcome).await;
+        }
         if let Some(held) = call.held().filter(|_| !task.is_finished()) {
             held.entered.notified().await;
             in_fallback = self.during_fallback(held, during_fallback).await;
@@ -199,21 +213,20 @@ impl Script {
         told
     }
 
-    async fn begin(&mut self, during_fallback: &Value) -> Running {
+    async fn start(&mut self, work: Work, during_fallback: &Value) -> Running {
         let fallback = (self.fallback != "none").then(|| Fallback {
             answers: self.fallback == "ok",
             takes: Duration::ZERO,
             held: during_fallback.is_array().then(Held::default),
         });
-        let (end, ends) = oneshot::channel();
-        let call = Call::new(Work::Until(ends), fallback);
+        let call = Call::new(work, fallback);
         let (stack, request) = (self.command.stack.clone(), call.clone());
         let task = tokio::spawn(async move {
             let answer = stack.call(request.clone()).await;
             stack.words.ending(&answer, request.seen())
         });
         settle().await;
-        Running { call, end, task }
+        Running { call, task }
     }
 }
 
@@ -221,13 +234,12 @@ impl Running {
     fn executed(&self) -> bool {
         self.call.seen().run_started.is_some()
     }
+}
 
-    async fn end(self, outcome: &str) -> Ending {
-        // A function that has timed out is gone.
-        let _ = self.end.send(outcome.to_owned());
-        settle().await;
-        ending(self.task).await
-    }
+async fn release(end: oneshot::Sender<String>, outcome: &str) {
+    // A function that has timed out is gone.
+    let _ = end.send(outcome.to_owned());
+    settle().await;
 }
 
 /// Of a call that has all that it waits for.
