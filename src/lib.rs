@@ -10,6 +10,7 @@
 //! | `CircuitBreaker` | [`breaker`] | rejects while the dependency is down |
 //! | `ExecutionTimeout` | [`timeout`] | limits the whole call, and sets its deadline |
 //! | `Bulkhead` | [`bulkhead`] | limits how many calls are in flight at once |
+//! | `CollectBody` | [`collect`] | reads the answer's body before the call ends |
 //! | `BackoffRetry` | [`retry`] | sends again after a pause |
 //! | `StatusErrorClassifier` | [`classify`] | turns statuses into errors, and says whose fault they are |
 //! | `IdempotentRetry` | [`retry`] | sends again at once, to the same or to the next endpoint |
@@ -17,8 +18,9 @@
 //! | `ReadTimeout` | [`timeout`] | limits the server's silence |
 //! | `ConnectTimeout` | [`timeout`] | limits the connect phase; goes around a connector |
 //!
-//! [`nest`] puts them together: [`Nest`] from a few settings, or [`ServiceBuilderExt`] line by line. [`discover`] is
-//! where endpoints come from, and [`call`] is what all layers share: start there to read an error.
+//! [`nest`] puts them together: [`Nest`] from a few settings, [`nest::spring`] from those of a Spring Cloud client, or
+//! [`ServiceBuilderExt`] line by line. [`discover`] is where endpoints come from, and [`call`] is what all layers share:
+//! start there to read an error.
 //!
 //! # Example
 //!
@@ -54,6 +56,9 @@ pub mod call;
 #[cfg(feature = "classify")]
 #[cfg_attr(docsrs, doc(cfg(feature = "classify")))]
 pub mod classify;
+#[cfg(feature = "collect")]
+#[cfg_attr(docsrs, doc(cfg(feature = "collect")))]
+pub mod collect;
 #[cfg(feature = "discover")]
 #[cfg_attr(docsrs, doc(cfg(feature = "discover")))]
 pub mod discover;

@@ -3,11 +3,14 @@
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
-    reason = "a test fails by panicking"
+    clippy::panic,
+    clippy::disallowed_types,
+    reason = "what tests and their helpers may do"
 )]
 
 mod spring {
     mod eight_seconds;
+    mod fallback;
     mod keys;
     mod mock;
     mod nest;

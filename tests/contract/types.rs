@@ -10,13 +10,21 @@ use tower_outbound::{
     breaker::{Breaker, CircuitBreaker, CircuitBreakerLayer, Permit},
     bulkhead::{Bulkhead, BulkheadLayer, BulkheadService, Slot},
     call::{
-        BoxError, BudgetSlot, BulkheadFull, CallFailed, CircuitOpen, ConfigError, ConnectTimedOut, Endpoint,
-        Endpoints, ErrorRef, ExecutionTimedOut, FallbackFailed, FallbackRejected, FaultError, NoEndpoint,
-        NoTimeLeft, NotReady, ReadTimedOut, RetryBudget, StatusError, UploadBody,
+        AnswerBodyFailed, AnswerTooLarge, BoxError, BudgetSlot, BulkheadFull, CallFailed, CircuitOpen,
+        ConfigError, ConnectTimedOut, Endpoint, Endpoints, ErrorRef, ExecutionTimedOut, FallbackFailed,
+        FallbackRejected, FaultError, NoEndpoint, NoTimeLeft, NotReady, ReadTimedOut, RetryBudget,
+        StatusError, UploadBody,
     },
     classify::{StatusErrorClassifier, StatusErrorClassifierLayer, StatusPolicy},
+    collect::{CollectBody, CollectBodyLayer, CollectedBody},
     fallback::{Fallback, FallbackLayer},
-    nest::{NestBuilder, NestHandle, Plan},
+    nest::{
+        NestBuilder, NestHandle, Plan,
+        spring::{
+            Feign, FeignLayer, FeignUrl, FeignUrlLayer, Hystrix, HystrixLayer, Ribbon, RibbonLayer,
+            SpringConfig, SpringError, SpringHandle, SpringNest, SpringNestBuilder,
+        },
+    },
     observe::{RecordTrail, RecordTrailLayer},
     retry::{Backoff, BackoffRetry, BackoffRetryLayer, Idempotent, IdempotentRetry, IdempotentRetryLayer},
     timeout::{
@@ -48,6 +56,11 @@ fn error<T: Error + Send + Sync + 'static>() {}
 /// A fallback that has a name.
 type Answer = fn(ErrorRef<'_>) -> std::future::Ready<Result<http::Response<ScriptedBody>, BoxError>>;
 
+type SpringAnswer =
+    fn(
+        ErrorRef<'_>,
+    ) -> std::future::Ready<Result<http::Response<CollectedBody<ReadBody<ScriptedBody>>>, BoxError>>;
+
 #[test]
 fn services_and_their_futures_go_to_other_threads_if_those_below_do() {
     service::<ConnectTimeout<Probe>, Uri>();
@@ -60,8 +73,15 @@ fn services_and_their_futures_go_to_other_threads_if_those_below_do() {
     service::<CircuitBreaker<Probe>, Get>();
     service::<BulkheadService<Probe>, Get>();
     service::<Fallback<Probe, Answer>, Get>();
+    service::<CollectBody<Probe>, Get>();
     service::<RecordTrail<Probe>, Get>();
     service::<Nest<Probe>, Get>();
+    service::<Hystrix<Probe>, Get>();
+    service::<Feign<Probe>, Get>();
+    service::<FeignUrl<Probe>, Get>();
+    service::<Ribbon<Probe>, Get>();
+    service::<SpringNest<Probe>, Get>();
+    service::<SpringNest<Probe, SpringAnswer>, Get>();
 }
 
 #[test]
@@ -71,6 +91,7 @@ fn a_body_that_is_sent_but_not_shared_is_enough() {
     service::<Nest<Probe>, Once>();
     sent::<UploadBody<Unshared>>();
     sent::<ReadBody<Unshared>>();
+    sent::<CollectedBody<Unshared>>();
 }
 
 #[test]
@@ -86,6 +107,7 @@ fn layers_handles_and_settings_are_kept_where_all_tasks_see_them() {
     shared::<BulkheadLayer>();
     shared::<Bulkhead>();
     shared::<FallbackLayer<Answer>>();
+    shared::<CollectBodyLayer>();
     shared::<RecordTrailLayer>();
     shared::<BalanceHandle>();
     shared::<Breaker>();
@@ -97,16 +119,26 @@ fn layers_handles_and_settings_are_kept_where_all_tasks_see_them() {
     shared::<StatusPolicy>();
     shared::<Backoff>();
     shared::<Idempotent>();
+    shared::<HystrixLayer>();
+    shared::<FeignLayer>();
+    shared::<FeignUrlLayer>();
+    shared::<RibbonLayer>();
+    shared::<SpringConfig>();
+    shared::<SpringHandle>();
+    sent::<SpringNestBuilder>();
     sent::<NestBuilder>();
     sent::<Permit>();
     sent::<Slot>();
     sent::<BudgetSlot>();
     sent::<ReadBody<ScriptedBody>>();
+    sent::<CollectedBody<ScriptedBody>>();
     sent::<Upload>();
 }
 
 #[test]
 fn errors_can_be_boxed_as_tower_boxes_them() {
+    error::<AnswerBodyFailed>();
+    error::<AnswerTooLarge>();
     error::<BulkheadFull>();
     error::<CallFailed>();
     error::<CircuitOpen>();
@@ -120,5 +152,6 @@ fn errors_can_be_boxed_as_tower_boxes_them() {
     error::<NoTimeLeft>();
     error::<NotReady>();
     error::<ReadTimedOut>();
+    error::<SpringError>();
     error::<StatusError>();
 }
