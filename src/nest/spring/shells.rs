@@ -24,6 +24,15 @@ impl SpringConfig {
     /// This fallback as the keys have it, to be put around the [shell of Hystrix](SpringConfig::hystrix): with
     /// `fallback.isolation.semaphore.maxConcurrentRequests` as its limit, and none where `fallback.enabled` is false. The
     /// nest does so itself.
+    ///
+    /// ```
+    /// use tower_outbound::{call::ErrorRef, fallback::FallbackLayer, nest::spring};
+    ///
+    /// let fallback = FallbackLayer::new(|_: ErrorRef<'_>| async { Ok("none") });
+    /// let config = spring::from_pairs("orders", [("hystrix.command.default.fallback.enabled", "false")])?;
+    /// assert!(config.fallback(fallback).is_none());
+    /// # Ok::<_, spring::SpringError>(())
+    /// ```
     pub fn fallback<F>(&self, fallback: FallbackLayer<F>) -> Option<FallbackLayer<F>> {
         let settings = self.hystrix_settings();
         settings
