@@ -26,9 +26,9 @@ impl SpringConfig {
     /// nest does so itself.
     ///
     /// ```
-    /// use tower_outbound::{call::ErrorRef, fallback::FallbackLayer, nest::spring};
+    /// use tower_outbound::{call::{BoxError, ErrorRef}, fallback::FallbackLayer, nest::spring};
     ///
-    /// let fallback = FallbackLayer::new(|_: ErrorRef<'_>| async { Ok("none") });
+    /// let fallback = FallbackLayer::new(|_: ErrorRef<'_>| async { Ok::<_, BoxError>("none") });
     /// let config = spring::from_pairs("orders", [("hystrix.command.default.fallback.enabled", "false")])?;
     /// assert!(config.fallback(fallback).is_none());
     /// # Ok::<_, spring::SpringError>(())
