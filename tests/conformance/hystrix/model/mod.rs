@@ -27,7 +27,7 @@ pub(super) struct Rules {
     /// A call turned away while half-open changes nothing.
     pub(super) bystanders_change_nothing: bool,
     /// A stack overflow is a panic, which is no outcome and goes past the fallback. And a health tick comes before all
-    /// else that is due at its instant; in the recordings what was set first comes first, to whatever distance.
+    /// else that is due at its instant; in the recordings the timer that was set first fires first.
     pub(super) java_only: bool,
 }
 
