@@ -11,6 +11,11 @@ pub(crate) struct Case {
 }
 
 impl Case {
+    /// One that is written by hand.
+    pub(crate) fn new(whole: Value) -> Case {
+        Case { whole }
+    }
+
     pub(crate) fn id(&self) -> &str {
         self.text("id")
     }

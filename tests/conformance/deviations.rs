@@ -22,7 +22,7 @@ pub(crate) enum Deviation {
     ShortBodiesAreErrors,
     /// Dates of `Retry-After` are in GMT.
     HttpDatesAreGmt,
-    /// What only Java has: its error types, the methods that its client refuses.
+    /// What only Java has: its error types, the methods that its client refuses, the order of timers at one instant.
     JavaOnly,
     /// Each attempt is booked on the server that it went to (spring-retry books one).
     AttemptsAreBookedWhereTheyWent,
@@ -88,7 +88,7 @@ impl Deviation {
             }
             Deviation::JavaOnly => {
                 "the JDK's client refuses PATCH; a number too large for a long fails in the decoder; a stack overflow \
-                 skips the fallback"
+                 skips the fallback; a deadline that falls on a health tick may be booked before it"
             }
             Deviation::AttemptsAreBookedWhereTheyWent => {
                 "with spring-retry Ribbon books one attempt, with the final result, on the server chosen first, and \
@@ -112,7 +112,10 @@ impl Deviation {
             Deviation::NoHiddenResends => "an attempt is one sending",
             Deviation::ShortBodiesAreErrors => "it is an error",
             Deviation::HttpDatesAreGmt => "it is read in GMT",
-            Deviation::JavaOnly => "PATCH is sent; such a number is a long wait; a panic passes through",
+            Deviation::JavaOnly => {
+                "PATCH is sent; such a number is a long wait; a panic passes through; what falls on a tick is booked \
+                 after it"
+            }
             Deviation::AttemptsAreBookedWhereTheyWent => {
                 "each attempt is booked on the server that it went to, and each choice is used"
             }

@@ -21,9 +21,20 @@
 
 mod case;
 mod deviations;
+mod hystrix;
 mod lb;
 mod report;
 mod table;
+
+/// A command around a scripted function.
+#[test]
+fn hystrix() {
+    let mut report = report::Report::new("hystrix");
+    for case in case::of_levels(&["hystrix"]) {
+        report.add(&case, hystrix::replay(&case));
+    }
+    report.conclude();
+}
 
 /// The choice of servers and the retryer's pauses.
 #[test]

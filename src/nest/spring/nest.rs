@@ -132,7 +132,6 @@ impl<F> SpringNestBuilder<F> {
         } else {
             HystrixLayer::off(config)?
         };
-        let settings = config.hystrix_settings();
         let limits = config.limits().check()?;
         let feign = FeignLayer::new(config, limits.read)?;
         let ribbon = RibbonLayer::new(config, self.endpoints.clone())?.host_header(self.host_header);
@@ -145,8 +144,8 @@ impl<F> SpringNestBuilder<F> {
         };
         let record = RecordTrailLayer::new().every_call(config.beans.record_every_call);
         let shells = record.layer(hystrix.layer(feign.layer(ribbon.layer(client))));
-        let fallback = self.fallback.filter(|_| has_hystrix && settings.fallback_enabled);
-        let fallback = fallback.map(|layer| layer.max_concurrent(settings.fallbacks_at_once));
+        let fallback = self.fallback.filter(|_| has_hystrix);
+        let fallback = fallback.and_then(|layer| config.fallback(layer));
         Ok(SpringNest {
             stack: match &fallback {
                 Some(layer) => Either::Left(layer.layer(shells)),

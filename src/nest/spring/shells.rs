@@ -6,6 +6,7 @@ use super::{FeignLayer, FeignUrlLayer, HystrixLayer, RibbonLayer, SpringConfig, 
 use crate::{
     balance::WhenEmpty,
     call::{ConfigError, Endpoints},
+    fallback::FallbackLayer,
     nest::{Finding, Plan, settings::Parts},
 };
 
@@ -18,6 +19,25 @@ impl SpringConfig {
     /// If the name of client or command is empty, or the window does not hold 1 to 1,000 health snapshots.
     pub fn hystrix(&self) -> Result<HystrixLayer, ConfigError> {
         HystrixLayer::new(self, None)
+    }
+
+    /// This fallback as the keys have it, to be put around the [shell of Hystrix](SpringConfig::hystrix): with
+    /// `fallback.isolation.semaphore.maxConcurrentRequests` as its limit, and none where `fallback.enabled` is false. The
+    /// nest does so itself.
+    ///
+    /// ```
+    /// use tower_outbound::{call::{BoxError, ErrorRef}, fallback::FallbackLayer, nest::spring};
+    ///
+    /// let fallback = FallbackLayer::new(|_: ErrorRef<'_>| async { Ok::<_, BoxError>("none") });
+    /// let config = spring::from_pairs("orders", [("hystrix.command.default.fallback.enabled", "false")])?;
+    /// assert!(config.fallback(fallback).is_none());
+    /// # Ok::<_, spring::SpringError>(())
+    /// ```
+    pub fn fallback<F>(&self, fallback: FallbackLayer<F>) -> Option<FallbackLayer<F>> {
+        let settings = self.hystrix_settings();
+        settings
+            .fallback_enabled
+            .then(|| fallback.max_concurrent(settings.fallbacks_at_once))
     }
 
     /// The shell of Feign over Ribbon.
