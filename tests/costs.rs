@@ -508,7 +508,7 @@ fn services_and_futures_are_small() {
         ("CircuitBreaker", sizes::<_, Get>(breaker), (40, 48)),
         ("Bulkhead", sizes::<_, Get>(bulkhead), (24, 32)),
         ("Fallback", sizes::<_, Get>(fallback), (16, 24)),
-        ("CollectBody", sizes::<_, Get>(collect), (24, 256)),
+        ("CollectBody", sizes::<_, Get>(collect), (24, 200)),
         ("RecordTrail", sizes::<_, Get>(trail), (16, 104)),
         (
             "the nest",
