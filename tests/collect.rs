@@ -363,6 +363,26 @@ mod unread_bodies {
             assert_eq!((polls.load(SeqCst), Arc::strong_count(&alive)), (0, 1));
         }
     }
+
+    #[test]
+    fn one_status_can_be_left_unread_and_others_are_read_as_before() {
+        let status = |code| http::StatusCode::from_u16(code).unwrap();
+        let unread = || {
+            whole()
+                .max_body(3)
+                .unread_status(status(404))
+                .unread_status(status(203))
+        };
+        let response = outcome(&unread(), body(&[Breaks])).unwrap();
+        assert_eq!(response.body().bytes().unwrap(), &Bytes::new());
+        let read = whole().unread_status(status(404));
+        assert!(outcome(&read, body(&[Breaks])).is_err());
+        assert!(
+            outcome(&unread().max_body(4), body(&[Breaks])).is_ok(),
+            "a bound changes nothing of it"
+        );
+        assert!(outcome(&unread().unread(), body(&[Breaks])).is_ok());
+    }
 }
 
 #[cfg(feature = "nest")]
