@@ -22,6 +22,8 @@ pub(crate) enum Deviation {
     ShortBodiesAreErrors,
     /// Dates of `Retry-After` are in GMT.
     HttpDatesAreGmt,
+    /// What ends at the instant of a health tick counts in the interval after it.
+    TicksComeFirst,
     /// What only Java has: its error types, the methods that its client refuses, the order of timers at one instant.
     JavaOnly,
     /// Each attempt is booked on the server that it went to (spring-retry books one).
@@ -29,7 +31,7 @@ pub(crate) enum Deviation {
 }
 
 impl Deviation {
-    pub(crate) const ALL: [Deviation; 10] = [
+    pub(crate) const ALL: [Deviation; 11] = [
         Deviation::WorkStopsWithItsCaller,
         Deviation::CallerLeavesAtTheDeadline,
         Deviation::ProbeSlotIsFreed,
@@ -38,6 +40,7 @@ impl Deviation {
         Deviation::NoHiddenResends,
         Deviation::ShortBodiesAreErrors,
         Deviation::HttpDatesAreGmt,
+        Deviation::TicksComeFirst,
         Deviation::JavaOnly,
         Deviation::AttemptsAreBookedWhereTheyWent,
     ];
@@ -53,6 +56,7 @@ impl Deviation {
             Deviation::NoHiddenResends => "no-hidden-resends",
             Deviation::ShortBodiesAreErrors => "short-bodies-are-errors",
             Deviation::HttpDatesAreGmt => "http-dates-are-gmt",
+            Deviation::TicksComeFirst => "ticks-come-first",
             Deviation::JavaOnly => "java-only",
             Deviation::AttemptsAreBookedWhereTheyWent => "attempts-are-booked-where-they-went",
         }
@@ -86,9 +90,12 @@ impl Deviation {
             Deviation::HttpDatesAreGmt => {
                 "Feign reads the date of a Retry-After in the time zone of its machine"
             }
+            Deviation::TicksComeFirst => {
+                "of a deadline and a health tick at one instant that comes first whose timer was set first"
+            }
             Deviation::JavaOnly => {
                 "the JDK's client refuses PATCH; a number too large for a long fails in the decoder; a stack overflow \
-                 skips the fallback; a deadline that falls on a health tick may be booked before it"
+                 skips the fallback; Ribbon has error types of its own, and Java two kinds of EOF"
             }
             Deviation::AttemptsAreBookedWhereTheyWent => {
                 "with spring-retry Ribbon books one attempt, with the final result, on the server chosen first, and \
@@ -112,9 +119,11 @@ impl Deviation {
             Deviation::NoHiddenResends => "an attempt is one sending",
             Deviation::ShortBodiesAreErrors => "it is an error",
             Deviation::HttpDatesAreGmt => "it is read in GMT",
+            Deviation::TicksComeFirst => {
+                "a tick judges what had ended before its instant, whatever was set first"
+            }
             Deviation::JavaOnly => {
-                "PATCH is sent; such a number is a long wait; a panic passes through; what falls on a tick is booked \
-                 after it"
+                "PATCH is sent; such a number is a long wait; a panic passes through; a fault is what it is, whoever tells it"
             }
             Deviation::AttemptsAreBookedWhereTheyWent => {
                 "each attempt is booked on the server that it went to, and each choice is used"
@@ -138,6 +147,9 @@ impl Deviation {
             }
             Deviation::ShortBodiesAreErrors => "half an answer is none",
             Deviation::HttpDatesAreGmt => "RFC 9110, section 5.6.7",
+            Deviation::TicksComeFirst => {
+                "no timer decides about a circuit here: a tick is a boundary of time"
+            }
             Deviation::JavaOnly => "there is no such thing here",
             Deviation::AttemptsAreBookedWhereTheyWent => {
                 "a bad server that is booked as good whenever another one helps out is never left alone"

@@ -107,17 +107,13 @@
 //!
 //! # What differs
 //!
-//! - Work ends with its call. Where Hystrix's timeout leaves the chain of attempts to go on by itself, here it is
-//!   dropped; and a caller never waits for work that it has given up on (semaphores).
-//! - What comes late decides nothing about the circuit, and a trial that was cancelled gives its place back.
-//! - With spring-retry each attempt is booked on the endpoint that it went to.
-//! - The client does not send again by itself, a body that is cut short is an error, and dates in `Retry-After` are in
-//!   GMT.
-//! - A body of more than 16 MiB is an error, unless [`SpringConfig::max_body`] says otherwise.
-//! - A pool counts calls, not threads. One with a queue has `coreSize` slots, whatever `maximumSize` says.
+//! A body of more than 16 MiB is an error, unless [`SpringConfig::max_body`] says otherwise. A pool counts calls, not
+//! threads: one with a queue has `coreSize` slots, whatever `maximumSize` says.
 //!
 //! Names that Spring relaxes (`feign.client.config.orders.connect-timeout`), files and placeholders are not read: whoever
 //! reads them makes pairs under the exact names.
+//!
+#![doc = include_str!("differences.md")]
 
 mod beans;
 mod config;

@@ -8,12 +8,13 @@ use super::model::{Rules, tell};
 use crate::{case::Case, deviations::Deviation};
 
 /// Those of this level.
-pub(super) const DEVIATIONS: [Deviation; 6] = [
+pub(super) const DEVIATIONS: [Deviation; 7] = [
     Deviation::WorkStopsWithItsCaller,
     Deviation::CallerLeavesAtTheDeadline,
     Deviation::ProbeSlotIsFreed,
     Deviation::LateResultsDecideNothing,
     Deviation::BystandersDoNotReopen,
+    Deviation::TicksComeFirst,
     Deviation::JavaOnly,
 ];
 
@@ -25,6 +26,7 @@ impl Rules {
             Deviation::ProbeSlotIsFreed => &mut self.probe_is_freed,
             Deviation::LateResultsDecideNothing => &mut self.late_is_ignored,
             Deviation::BystandersDoNotReopen => &mut self.bystanders_change_nothing,
+            Deviation::TicksComeFirst => &mut self.ticks_come_first,
             Deviation::JavaOnly => &mut self.java_only,
             other => unreachable!("{} is not of this level", other.name()),
         };
@@ -92,7 +94,7 @@ mod tests {
     use crate::{
         deviations::Deviation::{
             BystandersDoNotReopen, CallerLeavesAtTheDeadline, JavaOnly, LateResultsDecideNothing,
-            ProbeSlotIsFreed, WorkStopsWithItsCaller,
+            ProbeSlotIsFreed, TicksComeFirst, WorkStopsWithItsCaller,
         },
         hystrix::{
             compare::{Times, differences},
@@ -311,7 +313,13 @@ mod tests {
     fn a_tick_comes_before_the_deadline_that_is_due_with_it() {
         let steps = json!([{ "begin": "a", "outcome": "success" }, { "advance_ms": 300 }, { "end": "a" }]);
         // Of the two timers at 300 ms the deadline was set at 0 and the tick at 200 ms.
-        deviations("1.5.12", &json!({ (LIMIT): 300 }), "steps", &steps, &[JavaOnly]);
+        deviations(
+            "1.5.12",
+            &json!({ (LIMIT): 300 }),
+            "steps",
+            &steps,
+            &[TicksComeFirst],
+        );
         // There both were set at 0, the tick first.
         deviations("1.5.12", &json!({ (LIMIT): 100 }), "steps", &steps, &[]);
         deviations("1.5.12", &json!({ (LIMIT): 299 }), "steps", &steps, &[]);

@@ -125,7 +125,11 @@ impl Breaker {
 
     /// At one instant, what was set first comes first.
     pub(super) fn tick_rank(&self) -> u64 {
-        if self.rules.java_only { 0 } else { self.tick_set }
+        if self.rules.ticks_come_first {
+            0
+        } else {
+            self.tick_set
+        }
     }
 
     pub(super) fn rank(&self, id: Id) -> u64 {

@@ -26,8 +26,10 @@ pub(super) struct Rules {
     pub(super) late_is_ignored: bool,
     /// A call turned away while half-open changes nothing.
     pub(super) bystanders_change_nothing: bool,
-    /// A stack overflow is a panic, which is no outcome and goes past the fallback. And a health tick comes before all
-    /// else that is due at its instant; in the recordings the timer that was set first fires first.
+    /// A health tick comes before all else that is due at its instant; in the recordings the timer that was set first
+    /// fires first.
+    pub(super) ticks_come_first: bool,
+    /// A stack overflow is a panic, which is no outcome and goes past the fallback.
     pub(super) java_only: bool,
 }
 
@@ -38,6 +40,7 @@ impl Rules {
         probe_is_freed: false,
         late_is_ignored: false,
         bystanders_change_nothing: false,
+        ticks_come_first: false,
         java_only: false,
     };
 
@@ -47,6 +50,7 @@ impl Rules {
         probe_is_freed: true,
         late_is_ignored: true,
         bystanders_change_nothing: true,
+        ticks_come_first: true,
         java_only: true,
     };
 }
