@@ -22,3 +22,5 @@
 mod case;
 mod deviations;
 mod report;
+
+mod http;
