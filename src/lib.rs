@@ -8,6 +8,7 @@
 //! | `RecordTrail` | [`observe`] | marks where a call begins and ends; puts its trail on the outcome |
 //! | `CircuitBreaker` | [`breaker`] | rejects while the dependency is down |
 //! | `ExecutionTimeout` | [`timeout`] | limits the whole call, and sets its deadline |
+//! | `Bulkhead` | [`bulkhead`] | limits how many calls are in flight at once |
 //! | `BackoffRetry` | [`retry`] | sends again after a pause |
 //! | `StatusErrorClassifier` | [`classify`] | turns statuses into errors, and says whose fault they are |
 //! | `IdempotentRetry` | [`retry`] | sends again at once, to the same or to the next endpoint |
@@ -45,6 +46,9 @@ pub mod balance;
 #[cfg(feature = "breaker")]
 #[cfg_attr(docsrs, doc(cfg(feature = "breaker")))]
 pub mod breaker;
+#[cfg(feature = "bulkhead")]
+#[cfg_attr(docsrs, doc(cfg(feature = "bulkhead")))]
+pub mod bulkhead;
 pub mod call;
 #[cfg(feature = "classify")]
 #[cfg_attr(docsrs, doc(cfg(feature = "classify")))]

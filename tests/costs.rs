@@ -27,6 +27,7 @@ use tower_outbound::{
     Nest,
     balance::{LoadBalance, LoadBalanceLayer},
     breaker::{Breaker, CircuitBreaker, CircuitBreakerLayer, Force},
+    bulkhead::{Bulkhead, BulkheadLayer, BulkheadService},
     call::{BoxError, Endpoints, HostHeader, OutboundRequest, Semantics},
     classify::{StatusErrorClassifier, StatusErrorClassifierLayer, StatusPolicy},
     nest::NestBuilder,
@@ -259,6 +260,10 @@ fn breaker<S>(inner: S) -> CircuitBreaker<S> {
     CircuitBreakerLayer::new(Breaker::new("orders").unwrap()).layer(inner)
 }
 
+fn bulkhead<S>(inner: S) -> BulkheadService<S> {
+    BulkheadLayer::new(Bulkhead::new("orders").unwrap()).layer(inner)
+}
+
 fn trail<S>(inner: S) -> RecordTrail<S> {
     RecordTrailLayer::new().layer(inner)
 }
@@ -282,6 +287,7 @@ fn a_layer_allocates_nothing_over_a_service_that_answers_at_once() {
         ("StatusErrorClassifier", allocations(statuses(AT_ONCE), || get(8))),
         ("LoadBalance", allocations(balance(AT_ONCE), || get(8))),
         ("CircuitBreaker", allocations(breaker(AT_ONCE), || get(8))),
+        ("Bulkhead", allocations(bulkhead(AT_ONCE), || get(8))),
         ("RecordTrail", allocations(trail(AT_ONCE), || get(8))),
         (
             "BackoffRetry of a type of one's own",
@@ -356,6 +362,7 @@ fn a_call_that_has_to_be_waited_for_allocates_nothing_more() {
         ("StatusErrorClassifier", allocations(statuses(LATER), || get(8))),
         ("LoadBalance", allocations(balance(LATER), || get(8))),
         ("CircuitBreaker", allocations(breaker(LATER), || get(8))),
+        ("Bulkhead", allocations(bulkhead(LATER), || get(8))),
         ("RecordTrail", allocations(trail(LATER), || get(8))),
         ("BackoffRetry", allocations(backoff(LATER), || Ping)),
         ("IdempotentRetry", allocations(idempotent(LATER), || Ping)),
@@ -370,6 +377,9 @@ fn a_call_that_has_to_be_waited_for_allocates_nothing_more() {
 fn a_rejection_makes_one_box() {
     let service = breaker(AT_ONCE);
     service.breaker().force(Force::Open);
+    assert_eq!(allocations(service, || get(8)), 1);
+    let service = bulkhead(AT_ONCE);
+    let _slots: Vec<_> = std::iter::from_fn(|| service.bulkhead().enter().ok()).collect();
     assert_eq!(allocations(service, || get(8)), 1);
     let nest = nest().build(AT_ONCE).unwrap();
     nest.handle().breaker().force(Force::Open);
@@ -433,12 +443,13 @@ fn services_and_futures_are_small() {
         ("nothing", sizes::<_, Get>(|server| server), (8, 8)),
         ("ConnectTimeout", sizes::<_, Uri>(connect), (24, 144)),
         ("ReadTimeout", sizes::<_, Get>(read), (32, 184)),
-        ("ExecutionTimeout", sizes::<_, Get>(execution), (24, 240)),
+        ("ExecutionTimeout", sizes::<_, Get>(execution), (32, 240)),
         ("StatusErrorClassifier", sizes::<_, Get>(statuses), (96, 112)),
         ("BackoffRetry", sizes::<_, Get>(backoff), (112, 880)),
         ("IdempotentRetry", sizes::<_, Get>(idempotent), (32, 800)),
         ("LoadBalance", sizes::<_, Get>(balance), (64, 48)),
         ("CircuitBreaker", sizes::<_, Get>(breaker), (40, 48)),
+        ("Bulkhead", sizes::<_, Get>(bulkhead), (24, 32)),
         ("RecordTrail", sizes::<_, Get>(trail), (16, 104)),
         (
             "the nest",

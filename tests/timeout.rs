@@ -105,6 +105,7 @@ mod configuration {
         check("ConnectTimeout", ConnectTimeoutLayer::new);
         check("ReadTimeout", ReadTimeoutLayer::new);
         check("ExecutionTimeout", ExecutionTimeoutLayer::new);
+        check("ExecutionTimeout", ExecutionTimeoutLayer::hystrix);
     }
 
     #[tokio::test(start_paused = true)]
@@ -210,6 +211,103 @@ mod ties {
         tell.send(()).unwrap();
         advance(ms(500)).await;
         assert_ready_ok!(call.poll());
+    }
+}
+
+/// `ExecutionTimeoutLayer::hystrix`.
+mod as_hystrix {
+    use super::*;
+
+    fn hystrix(limit: u64) -> ExecutionTimeoutLayer {
+        ExecutionTimeoutLayer::hystrix(ms(limit)).unwrap()
+    }
+
+    /// A call that would take so long: how it ends, and after how long.
+    async fn taking(after: u64) -> (Result<(), BoxError>, Duration) {
+        let start = Instant::now();
+        let service = hystrix(100).layer(service_fn(move |()| async move {
+            sleep(ms(after)).await;
+            Ok::<_, Infallible>(())
+        }));
+        (service.oneshot(()).await, start.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_takes_exactly_the_limit_has_timed_out() {
+        let (outcome, took) = taking(99).await;
+        assert!(outcome.is_ok() && took == ms(99));
+        for after in [100, 101, 1000] {
+            let (outcome, took) = taking(after).await;
+            let error = outcome.unwrap_err();
+            assert_eq!(
+                error.downcast_ref::<ExecutionTimedOut>().unwrap().limit(),
+                ms(100)
+            );
+            assert_eq!(took, ms(100), "{after}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_below_is_polled_from_the_limit_on() {
+        let polls = Arc::new(AtomicUsize::new(0));
+        let counted = polls.clone();
+        let mut service = hystrix(100).layer(service_fn(move |()| {
+            let polls = counted.clone();
+            poll_fn(move |_| {
+                polls.fetch_add(1, Ordering::Relaxed);
+                Poll::<Result<(), Infallible>>::Pending
+            })
+        }));
+        let mut call = task::spawn(service.call(()));
+        assert_pending!(call.poll());
+        advance(ms(100)).await;
+        assert!(assert_ready_err!(call.poll()).is::<ExecutionTimedOut>());
+        assert_eq!(polls.load(Ordering::Relaxed), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_result_for_which_time_went_by_within_the_poll_has_timed_out() {
+        // As one that blocks its thread.
+        let mut service = hystrix(100).layer(service_fn(|()| {
+            let mut moves = Box::pin(advance(ms(100)));
+            poll_fn(move |cx| {
+                let _ = moves.as_mut().poll(cx);
+                Poll::Ready(Ok::<_, Infallible>(()))
+            })
+        }));
+        let mut call = task::spawn(service.call(()));
+        assert!(assert_ready_err!(call.poll()).is::<ExecutionTimedOut>());
+        assert_pending!(call.poll(), "it has ended");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_below_is_told_of_a_deadline_but_one_from_above_is_passed_on() {
+        let seen = |_: ()| ready(Ok::<_, Infallible>(scope::deadline()));
+        let alone = hystrix(100).layer(service_fn(seen));
+        assert_eq!(alone.clone().oneshot(()).await.unwrap(), None);
+        let due = Instant::now() + ms(500);
+        let below = execution_timeout(500).layer(alone);
+        assert_eq!(below.clone().oneshot(()).await.unwrap(), Some(due));
+        let mut passed = CallScope::begin();
+        passed.narrow(Instant::now());
+        let call = passed.enter(|| below.into_inner().call(()));
+        assert!(call.await.unwrap_err().is::<NoTimeLeft>());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_work_below_ends_with_the_limit_and_not_with_its_caller() {
+        let alive = Arc::new(AtomicUsize::new(0));
+        let held = alive.clone();
+        let mut service = hystrix(100).layer(service_fn(move |()| {
+            let guard = Alive::new(&held);
+            async move {
+                let _guard = guard;
+                pending::<Result<(), Infallible>>().await
+            }
+        }));
+        let mut call = Box::pin(service.call(()));
+        call.as_mut().await.unwrap_err();
+        assert_eq!(alive.load(Ordering::Relaxed), 0, "the future is still held");
     }
 }
 

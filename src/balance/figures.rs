@@ -1,16 +1,16 @@
 //! What is counted about an endpoint.
 
 use std::sync::{
-    Arc,
+    Arc, OnceLock,
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use tokio::time::Instant;
+use tokio::time::{Duration, Instant};
 
 use crate::call::{Attempt, AttemptOutcome, Endpoint, Verdict, scope};
 
 /// The live counters of one endpoint. What has started and has not ended is in flight: there is no counter for that
-/// which could drift, and an attempt costs two increments.
+/// which could drift, and an attempt costs three additions and two stores.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct Counters {
@@ -19,9 +19,64 @@ pub(super) struct Counters {
     failures: AtomicU64,
     ignored: AtomicU64,
     abandoned: AtomicU64,
+    /// The sum over the attempts that ended with an answer or an error.
+    response_nanos: AtomicU64,
+    /// When an attempt started or ended last.
+    changed: AtomicU64,
+    /// The connection failures in a row, and when the last one of all was, in one word: they are read together.
+    troubles: AtomicU64,
+    /// When the first attempt started. The times above are microseconds from there.
+    since: OnceLock<Instant>,
+}
+
+/// The lower bits of [`Counters::troubles`] are the count. The others are the time, plus one: zero is never. They hold
+/// eight years.
+const COUNT_BITS: u32 = 16;
+const COUNT: u64 = (1 << COUNT_BITS) - 1;
+const LATEST: u64 = u64::MAX >> COUNT_BITS;
+
+/// How an attempt ended, apart from what its outcome counts as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// The server, or somebody on the way, had something to say.
+    Met,
+    /// The server was not reached, or fell silent, or broke the connection.
+    ConnectionFailed,
 }
 
 impl Counters {
+    #[inline]
+    fn since_first(&self, now: Instant) -> u64 {
+        let first = *self.since.get_or_init(|| now);
+        let micros = now.saturating_duration_since(first).as_micros();
+        u64::try_from(micros).map_or(LATEST - 1, |micros| micros.min(LATEST - 1))
+    }
+
+    fn instant(&self, micros: u64) -> Option<Instant> {
+        self.since.get()?.checked_add(Duration::from_micros(micros))
+    }
+
+    /// The connection failures in a row; when the last one was, in a row or not.
+    #[inline]
+    pub(super) fn troubles(&self) -> (u32, Option<Instant>) {
+        let troubles = self.troubles.load(Relaxed);
+        let last = (troubles >> COUNT_BITS)
+            .checked_sub(1)
+            .and_then(|micros| self.instant(micros));
+        ((troubles & COUNT) as u32, last)
+    }
+
+    /// When an attempt started or ended last.
+    pub(super) fn changed(&self) -> Option<Instant> {
+        self.instant(self.changed.load(Relaxed))
+    }
+
+    #[inline]
+    fn begin(&self, now: Instant) {
+        self.started.fetch_add(1, Relaxed);
+        self.changed.store(self.since_first(now), Relaxed);
+    }
+
     pub(super) fn in_flight(&self) -> u64 {
         self.read().in_flight
     }
@@ -37,16 +92,38 @@ impl Counters {
             failures,
             ignored,
             abandoned,
+            connection_failures: (self.troubles.load(Relaxed) & COUNT) as u32,
+            response_nanos: self.response_nanos.load(Relaxed),
         }
     }
 
-    fn end(&self, verdict: Verdict) {
+    #[inline]
+    fn end(&self, verdict: Verdict, end: End, started: Instant, now: Instant) {
+        let took = now.saturating_duration_since(started).as_nanos();
+        self.response_nanos
+            .fetch_add(u64::try_from(took).unwrap_or(u64::MAX), Relaxed);
+        let micros = self.since_first(now);
+        self.changed.store(micros, Relaxed);
+        if end == End::ConnectionFailed {
+            let one_more = |troubles: u64| {
+                let count = (troubles & COUNT) + 1;
+                Some((micros + 1) << COUNT_BITS | count.min(COUNT))
+            };
+            let _ = self.troubles.fetch_update(Relaxed, Relaxed, one_more);
+        } else if self.troubles.load(Relaxed) & COUNT != 0 {
+            self.troubles.fetch_and(!COUNT, Relaxed);
+        }
         let counter = match verdict {
             Verdict::Success => &self.successes,
             Verdict::Failure => &self.failures,
             Verdict::Ignored => &self.ignored,
         };
         counter.fetch_add(1, Relaxed);
+    }
+
+    fn abandon(&self, now: Instant) {
+        self.changed.store(self.since_first(now), Relaxed);
+        self.abandoned.fetch_add(1, Relaxed);
     }
 }
 
@@ -61,6 +138,8 @@ pub struct Figures {
     failures: u64,
     ignored: u64,
     abandoned: u64,
+    connection_failures: u32,
+    response_nanos: u64,
 }
 
 impl Figures {
@@ -95,6 +174,29 @@ impl Figures {
         self.abandoned
     }
 
+    /// Attempts that ended with an answer or an error (Ribbon's total requests): successes, failures and what counts
+    /// as neither.
+    pub fn completed(&self) -> u64 {
+        self.successes + self.failures + self.ignored
+    }
+
+    /// How many attempts in a row have failed to reach the server, or to hear from it: connect refused, no route,
+    /// reset, early close, connect and read timeouts. Any answer, and any other error, sets it to zero; an abandoned
+    /// attempt leaves it as it is. Counted up to 65,535.
+    ///
+    /// This is what Ribbon trips a server by, whatever the [classifier](super::LoadBalanceLayer::classify) says. Of
+    /// several endpoints: the most.
+    pub fn successive_connection_failures(&self) -> u32 {
+        self.connection_failures
+    }
+
+    /// The mean time from the start of an attempt to its answer (the head) or error, over all that
+    /// [completed](Figures::completed) since the endpoint came into the set. Zero if none did.
+    pub fn response_time_mean(&self) -> Duration {
+        let nanos = self.response_nanos.checked_div(self.completed());
+        Duration::from_nanos(nanos.unwrap_or(0))
+    }
+
     pub(super) fn plus(self, other: Figures) -> Figures {
         Figures {
             in_flight: self.in_flight + other.in_flight,
@@ -102,6 +204,8 @@ impl Figures {
             failures: self.failures + other.failures,
             ignored: self.ignored + other.ignored,
             abandoned: self.abandoned + other.abandoned,
+            connection_failures: self.connection_failures.max(other.connection_failures),
+            response_nanos: self.response_nanos.saturating_add(other.response_nanos),
         }
     }
 }
@@ -121,7 +225,7 @@ struct Underway {
 
 impl InFlight {
     pub(super) fn begin(endpoint: Endpoint, counters: Arc<Counters>, started: Instant) -> Self {
-        counters.started.fetch_add(1, Relaxed);
+        counters.begin(started);
         InFlight(Some(Underway {
             endpoint,
             counters,
@@ -131,9 +235,10 @@ impl InFlight {
     }
 
     /// Ends it. What comes back is the endpoint, and when the attempt started; always, since it ends but once.
-    pub(super) fn end(mut self, verdict: Verdict) -> Option<(Endpoint, Instant)> {
+    #[inline]
+    pub(super) fn end(mut self, verdict: Verdict, end: End, now: Instant) -> Option<(Endpoint, Instant)> {
         let underway = self.0.take()?;
-        underway.counters.end(verdict);
+        underway.counters.end(verdict, end, underway.started, now);
         Some((underway.endpoint, underway.started))
     }
 }
@@ -141,7 +246,8 @@ impl InFlight {
 impl Drop for InFlight {
     fn drop(&mut self) {
         if let Some(underway) = self.0.take() {
-            underway.counters.abandoned.fetch_add(1, Relaxed);
+            let now = Instant::now();
+            underway.counters.abandon(now);
             if !underway.recorded {
                 // Should it be dropped within another call, that one has no part in it.
                 return;
@@ -151,7 +257,7 @@ impl Drop for InFlight {
                     scope.record(Attempt::new(
                         Some(underway.endpoint.clone()),
                         underway.started,
-                        Instant::now(),
+                        now,
                         AttemptOutcome::Abandoned,
                     ));
                 }
@@ -173,7 +279,7 @@ mod tests {
         let open = [begin(), begin()];
         assert_eq!(counters.in_flight(), 2);
         for verdict in [Verdict::Success, Verdict::Failure, Verdict::Ignored] {
-            let (ended, _) = begin().end(verdict).unwrap();
+            let (ended, _) = begin().end(verdict, End::Met, Instant::now()).unwrap();
             assert_eq!(ended, endpoint);
         }
         drop(open);
@@ -191,15 +297,24 @@ mod tests {
 
     #[test]
     fn a_sum_adds_each_figure_to_its_like() {
-        let figures = |n| Figures {
-            in_flight: n,
-            successes: 10 * n,
-            failures: 100 * n,
-            ignored: 1_000 * n,
-            abandoned: 10_000 * n,
+        let figures = |n: u32| {
+            let in_flight = n.into();
+            Figures {
+                in_flight,
+                successes: 10 * in_flight,
+                failures: 100 * in_flight,
+                ignored: 1_000 * in_flight,
+                abandoned: 10_000 * in_flight,
+                connection_failures: n,
+                response_nanos: 100_000 * in_flight,
+            }
         };
         let sum = figures(2).plus(figures(3));
-        assert_eq!(sum, figures(5));
+        let most = Figures {
+            connection_failures: 3,
+            ..figures(5)
+        };
+        assert_eq!(sum, most);
         assert_eq!((sum.ignored(), sum.abandoned()), (5_000, 50_000));
     }
 }

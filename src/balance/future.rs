@@ -10,9 +10,14 @@ use pin_project_lite::pin_project;
 use tokio::time::Instant;
 use tower_service::Service;
 
-use super::{figures::InFlight, rule::Rule, wait::Waiting};
+use super::{
+    figures::{End, InFlight},
+    rule::Rule,
+    wait::Waiting,
+};
 use crate::call::{
-    Addressed, Attempt, AttemptOutcome, BoxError, CallScope, Classify, Endpoint, Fault, scope,
+    Addressed, Attempt, AttemptOutcome, BoxError, CallScope, Classify, Fault, Verdict, is_connection_failure,
+    scope,
 };
 
 pin_project! {
@@ -126,30 +131,42 @@ fn ended<T, C: Classify<T>>(
     classify: &C,
     result: Result<T, BoxError>,
 ) -> Result<T, BoxError> {
-    let verdict = match &result {
-        Ok(response) => classify.classify(Ok(response)),
-        Err(error) => classify.classify(Err(&**error)),
-    };
-    let Some((endpoint, started)) = in_flight.end(verdict) else {
-        return result;
-    };
     match result {
         Ok(response) => {
-            scope::current(|scope| {
-                if scope.trail().is_some() {
-                    scope.record_answer(attempt(&endpoint, started, AttemptOutcome::Answered));
-                }
-                scope.set_picked(endpoint);
-            });
+            let verdict = classify.classify(Ok(&response));
+            let now = Instant::now();
+            if let Some((endpoint, started)) = in_flight.end(verdict, End::Met, now) {
+                scope::current(|scope| {
+                    if scope.trail().is_some() {
+                        let outcome = AttemptOutcome::Answered;
+                        scope.record_answer(Attempt::new(Some(endpoint.clone()), started, now, outcome));
+                    }
+                    scope.set_picked(endpoint);
+                });
+            }
             Ok(response)
         }
-        Err(error) => failed(endpoint, started, error),
+        Err(error) => {
+            let verdict = classify.classify(Err(&*error));
+            failed(in_flight, verdict, error)
+        }
     }
 }
 
 #[cold]
-fn failed<T>(endpoint: Endpoint, started: Instant, error: BoxError) -> Result<T, BoxError> {
-    let attempt = attempt(&endpoint, started, AttemptOutcome::Failed(Fault::of(&*error)));
+fn failed<T>(in_flight: InFlight, verdict: Verdict, error: BoxError) -> Result<T, BoxError> {
+    let now = Instant::now();
+    let fault = Fault::of(&*error);
+    let end = if is_connection_failure(&fault, &*error) {
+        End::ConnectionFailed
+    } else {
+        End::Met
+    };
+    let Some((endpoint, started)) = in_flight.end(verdict, end, now) else {
+        return Err(error);
+    };
+    let outcome = AttemptOutcome::Failed(fault);
+    let attempt = Attempt::new(Some(endpoint.clone()), started, now, outcome);
     let unheard = scope::current(|scope| {
         scope.set_picked(endpoint);
         if scope.keeps_trail() {
@@ -168,10 +185,6 @@ fn failed<T>(endpoint: Endpoint, started: Instant, error: BoxError) -> Result<T,
             call.finish(Err(error))
         }
     }
-}
-
-fn attempt(endpoint: &Endpoint, started: Instant, outcome: AttemptOutcome) -> Attempt {
-    Attempt::new(Some(endpoint.clone()), started, Instant::now(), outcome)
 }
 
 impl<S: Service<Req>, Req, R, C> fmt::Debug for LoadBalanceFuture<S, Req, R, C> {

@@ -2,7 +2,12 @@
 
 use std::sync::Arc;
 
-use super::{figures::Figures, roster::Pool};
+use tokio::time::Instant;
+
+use super::{
+    figures::Figures,
+    roster::{Entry, Pool},
+};
 use crate::call::{Endpoint, Endpoints};
 
 /// Shows the figures about the endpoints of one layer. Cloning it is cheap.
@@ -16,6 +21,7 @@ pub struct BalanceHandle {
 pub struct EndpointFigures {
     endpoint: Endpoint,
     figures: Figures,
+    tripped: bool,
 }
 
 impl BalanceHandle {
@@ -34,12 +40,14 @@ impl BalanceHandle {
     /// one that is taken out and put in again begins anew.
     pub fn endpoints(&self) -> Vec<EndpointFigures> {
         let roster = self.pool.roster();
+        let now = Instant::now();
         roster
             .entries()
             .iter()
             .map(|entry| EndpointFigures {
                 endpoint: entry.endpoint.clone(),
                 figures: entry.counters.read(),
+                tripped: self.pool.stats.is_tripped(&entry.counters, now),
             })
             .collect()
     }
@@ -48,6 +56,14 @@ impl BalanceHandle {
     pub fn endpoint(&self, key: &str) -> Option<Figures> {
         let roster = self.pool.roster();
         roster.find_key(key).map(|entry| entry.counters.read())
+    }
+
+    /// Is the endpoint with this key tripped now, by the [settings](super::RibbonStats) of the layer? Not if it is not
+    /// in the set.
+    pub fn is_tripped(&self, key: &str) -> bool {
+        let roster = self.pool.roster();
+        let tripped = |entry: &Entry| self.pool.stats.is_tripped(&entry.counters, Instant::now());
+        roster.find_key(key).is_some_and(tripped)
     }
 
     /// The sums over the endpoints that are in the set now.
@@ -69,5 +85,10 @@ impl EndpointFigures {
     /// What has been counted about it.
     pub fn figures(&self) -> Figures {
         self.figures
+    }
+
+    /// Was it tripped then, by the [settings](super::RibbonStats) of the layer?
+    pub fn is_tripped(&self) -> bool {
+        self.tripped
     }
 }

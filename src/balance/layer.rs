@@ -10,17 +10,21 @@ use super::{
     figures::InFlight,
     handle::BalanceHandle,
     pick::{Asked, pick},
-    roster::Pool,
+    roster::{Pool, Roster},
     rule::{RoundRobin, Rule},
     service::LoadBalance,
+    stats::RibbonStats,
 };
-use crate::call::{Addressed, BoxError, ByFault, ConfigError, Endpoints, HostHeader, NoTimeLeft, config};
+use crate::call::{
+    Addressed, BoxError, ByFault, ConfigError, Endpoints, HostHeader, NoEndpoint, NoTimeLeft, config,
+};
 
 pub(super) const NAME: &str = "LoadBalance";
 
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 
-/// What happens to a call that finds the set empty, where its source has said that it is.
+/// What happens to a call that finds the set empty, where its source has said that it is, or whose rule chooses none of
+/// it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WhenEmpty {
@@ -28,7 +32,8 @@ pub enum WhenEmpty {
     #[default]
     FailAtOnce,
     /// It waits up to this long for an endpoint. A retry layer above, or a second try of the user, would come too
-    /// early while a server is being restarted.
+    /// early while a server is being restarted. A rule that has chosen none is asked again on each change of the set, and
+    /// every 10 ms.
     Wait(Duration),
 }
 
@@ -62,12 +67,38 @@ pub(super) enum Start<F, Req> {
     /// Nobody waits for it any more.
     TooLate(BoxError),
     /// There is no endpoint.
-    Empty {
+    Nowhere {
         /// The request, to be sent when there is one.
         request: Req,
-        /// Does the source say that there is none?
-        resolved: bool,
+        why: Nowhere,
     },
+}
+
+/// Why there is no endpoint.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Nowhere {
+    /// Has the source ever said anything?
+    resolved: bool,
+    /// How many the rule could have chosen from.
+    among: usize,
+}
+
+impl Nowhere {
+    pub(super) fn of(roster: &Roster) -> Self {
+        Nowhere {
+            resolved: roster.resolved(),
+            among: roster.entries().len(),
+        }
+    }
+
+    /// Did the rule want none of those that there are?
+    pub(super) fn is_choice(self) -> bool {
+        self.among > 0
+    }
+
+    pub(super) fn error(self, waited: Duration) -> NoEndpoint {
+        NoEndpoint::new(self.resolved, waited).among(self.among)
+    }
 }
 
 impl LoadBalanceLayer {
@@ -124,13 +155,22 @@ impl<R, C> LoadBalanceLayer<R, C> {
         }
     }
 
+    /// When endpoints count as tripped or loaded, for Ribbon's rules and for [`BalanceHandle::is_tripped`]. Default:
+    /// Ribbon's own settings.
+    ///
+    /// A [handle](LoadBalanceLayer::handle) that was taken before judges by the settings of before.
+    pub fn ribbon_stats(mut self, stats: RibbonStats) -> Self {
+        self.balance.pool = Arc::new(self.balance.pool.with(stats));
+        self
+    }
+
     /// Which `Host` header requests carry. Default: the endpoint's.
     pub fn host_header(mut self, host: HostHeader) -> Self {
         self.balance.settings.host = host;
         self
     }
 
-    /// What happens to a call that finds the set empty. Default: it fails at once.
+    /// What happens to a call that finds the set empty, or whose rule chooses none of it. Default: it fails at once.
     ///
     /// # Errors
     ///
@@ -194,11 +234,9 @@ impl<R, C> Balance<R, C> {
         }
         let in_flight = {
             let roster = self.pool.roster();
-            let Some(entry) = pick(&*self.rule, &roster, &asked) else {
-                return Start::Empty {
-                    request,
-                    resolved: roster.resolved(),
-                };
+            let Some(entry) = pick(&*self.rule, &roster, &self.pool.stats, &asked, now) else {
+                let why = Nowhere::of(&roster);
+                return Start::Nowhere { request, why };
             };
             request.send_to(&entry.endpoint, self.settings.host);
             InFlight::begin(entry.endpoint.clone(), entry.counters.clone(), now)
@@ -209,9 +247,9 @@ impl<R, C> Balance<R, C> {
 
 impl Settings {
     /// How long a call waits for an endpoint.
-    pub(super) fn wait(&self, resolved: bool) -> Duration {
+    pub(super) fn wait(&self, why: Nowhere) -> Duration {
         match self.when_empty {
-            _ if !resolved => self.first_wait,
+            _ if !why.resolved => self.first_wait,
             WhenEmpty::FailAtOnce => Duration::ZERO,
             WhenEmpty::Wait(wait) => wait,
         }

@@ -85,6 +85,7 @@ mod pick;
 mod roster;
 pub mod rule;
 mod service;
+mod stats;
 mod wait;
 
 pub use self::{
@@ -92,6 +93,10 @@ pub use self::{
     future::LoadBalanceFuture,
     handle::{BalanceHandle, EndpointFigures},
     layer::{LoadBalanceLayer, WhenEmpty},
-    rule::{Candidate, Candidates, LeastLoaded, Random, RoundRobin, Rule},
+    rule::{
+        AvailabilityFiltering, BestAvailable, Candidate, Candidates, LeastLoaded, Random, RibbonRoundRobin,
+        RibbonRule, RoundRobin, Rule, WeightedResponseTime, ZoneAvoidance, ZoneAware,
+    },
     service::LoadBalance,
+    stats::{RibbonStats, RibbonStatsBuilder},
 };

@@ -5,6 +5,7 @@ use tokio::time::Instant;
 use super::{
     roster::{Entry, Roster},
     rule::{Candidates, Rule},
+    stats::RibbonStats,
 };
 use crate::call::{CallScope, Endpoint, scope};
 
@@ -26,17 +27,33 @@ impl Asked {
     }
 }
 
-/// The entry that the next attempt goes to. `None`: there is none.
+/// The entry that the next attempt goes to. `None`: there is none, or the rule wants none.
 #[inline]
-pub(super) fn pick<'a, R: Rule + ?Sized>(rule: &R, roster: &'a Roster, asked: &Asked) -> Option<&'a Entry> {
+pub(super) fn pick<'a, R: Rule + ?Sized>(
+    rule: &R,
+    roster: &'a Roster,
+    stats: &RibbonStats,
+    asked: &Asked,
+    now: Instant,
+) -> Option<&'a Entry> {
     let entries = roster.entries();
     if entries.is_empty() {
         return None;
     }
     let wish = asked.wish.as_ref();
-    wish.and_then(|wish| roster.find(wish))
-        .filter(|entry| entry.endpoint.eligibility().is_eligible())
-        .or_else(|| entries.get(choose(rule, entries, asked.tried)))
+    let stay = wish
+        .and_then(|wish| roster.find(wish))
+        .filter(|entry| entry.endpoint.eligibility().is_eligible());
+    if stay.is_some() {
+        return stay;
+    }
+    let all = Candidates::all(roster, stats, now);
+    let place = if rule.chooses_alone() {
+        place(rule, &all)
+    } else {
+        choose(rule, &all, asked.tried)
+    };
+    entries.get(place?)
 }
 
 /// Which endpoints this call should not go to again, as long as there are others.
@@ -58,49 +75,48 @@ impl Tried {
     }
 }
 
-/// The place of the one that the rule chooses. There is at least one entry.
-fn choose<R: Rule + ?Sized>(rule: &R, entries: &[Entry], tried: Tried) -> usize {
-    let all = Candidates::all(entries);
+/// The place of the one that the rule chooses, among those that can be had. There is at least one candidate.
+#[inline]
+fn choose<R: Rule + ?Sized>(rule: &R, all: &Candidates<'_>, tried: Tried) -> Option<usize> {
     let mut before = None;
     // Asking again keeps a rotation even: each turn is taken once, by someone. It costs on average as many questions as
     // there are candidates for each that can be had, so it is given up when looking at all would cost no more, or
     // when the rule says the same again.
-    for _ in 0..entries.len() {
-        let place = rule.pick(&all) % entries.len();
+    for _ in 0..all.len() {
+        let place = place(rule, all)?;
         let can_be_had =
             |entry: &Entry| entry.endpoint.eligibility().is_eligible() && !tried.contains(&entry.endpoint);
-        if entries.get(place).is_some_and(can_be_had) {
-            return place;
+        if all.entries().get(place).is_some_and(can_be_had) {
+            return Some(place);
         }
         if before.replace(place) == Some(place) {
             break;
         }
     }
-    among_some(rule, entries, tried)
+    among_some(rule, all, tried)
 }
 
 #[cold]
-fn among_some<R: Rule + ?Sized>(rule: &R, entries: &[Entry], tried: Tried) -> usize {
+fn among_some<R: Rule + ?Sized>(rule: &R, all: &Candidates<'_>, tried: Tried) -> Option<usize> {
     let eligible = |entry: &Entry| entry.endpoint.eligibility().is_eligible();
     let untried = |entry: &Entry| !tried.contains(&entry.endpoint);
-    let among = |wanted: &dyn Fn(&Entry) -> bool| {
-        let places: Vec<usize> = (0..entries.len())
-            .filter(|&place| entries.get(place).is_some_and(wanted))
+    let both = |entry: &Entry| eligible(entry) && untried(entry);
+    let wanted: [&dyn Fn(&Entry) -> bool; 3] = [&both, &eligible, &untried];
+    for wanted in wanted {
+        let entries = all.entries().iter().enumerate();
+        let places: Vec<usize> = entries
+            .filter_map(|(place, entry)| wanted(entry).then_some(place))
             .collect();
-        let index = rule_index(rule, &Candidates::at(entries, &places))?;
-        places.get(index).copied()
-    };
-    among(&|entry| eligible(entry) && untried(entry))
-        .or_else(|| among(&eligible))
-        .or_else(|| among(&untried))
-        .or_else(|| rule_index(rule, &Candidates::all(entries)))
-        .unwrap_or(0)
+        if !places.is_empty() {
+            return place(rule, &all.at(&places));
+        }
+    }
+    place(rule, all)
 }
 
-fn rule_index<R: Rule + ?Sized>(rule: &R, candidates: &Candidates<'_>) -> Option<usize> {
-    if candidates.is_empty() {
-        None
-    } else {
-        Some(rule.pick(candidates) % candidates.len())
-    }
+/// Where the one that the rule chooses is in the set.
+#[inline]
+fn place<R: Rule + ?Sized>(rule: &R, candidates: &Candidates<'_>) -> Option<usize> {
+    let index = rule.pick(candidates)?.checked_rem(candidates.len())?;
+    candidates.place(index)
 }

@@ -6,17 +6,26 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use arc_swap::{ArcSwap, Guard};
 
-use super::figures::Counters;
+use super::{figures::Counters, stats::RibbonStats};
 use crate::call::{Endpoint, Endpoints, Snapshot};
 
 /// What a layer and all its services share: the set, and the roster made from it.
 #[derive(Debug)]
 pub(super) struct Pool {
+    shared: Arc<Shared>,
+    pub(super) stats: RibbonStats,
+}
+
+#[derive(Debug)]
+struct Shared {
     endpoints: Endpoints,
     roster: ArcSwap<Roster>,
     rebuilding: Mutex<()>,
@@ -25,41 +34,63 @@ pub(super) struct Pool {
 /// One state of the set, with the counters of its endpoints.
 #[derive(Debug)]
 pub(super) struct Roster {
+    id: u64,
     source: Arc<Snapshot>,
     entries: Box<[Entry]>,
+    /// The places of the endpoints of each zone, in the order in which the zones occur. Those without one share one.
+    zones: Box<[Box<[usize]>]>,
 }
+
+/// No two rosters of a process have the same number, be they of one set or not.
+static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     pub(super) endpoint: Endpoint,
     pub(super) counters: Arc<Counters>,
+    /// Which of [`Roster::zones`] it is in.
+    pub(super) zone: usize,
 }
 
 impl Pool {
     pub(super) fn new(endpoints: Endpoints) -> Self {
         let roster = Roster::new(endpoints.snapshot(), &[]);
-        Pool {
+        let shared = Shared {
             endpoints,
             roster: ArcSwap::from_pointee(roster),
             rebuilding: Mutex::new(()),
+        };
+        Pool {
+            shared: Arc::new(shared),
+            stats: RibbonStats::default(),
+        }
+    }
+
+    /// The same set and the same counters, read in another way.
+    pub(super) fn with(&self, stats: RibbonStats) -> Self {
+        Pool {
+            shared: self.shared.clone(),
+            stats,
         }
     }
 
     pub(super) fn endpoints(&self) -> &Endpoints {
-        &self.endpoints
+        &self.shared.endpoints
     }
 
     /// The roster of the latest state of the set that was published before this call.
     #[inline]
     pub(super) fn roster(&self) -> Guard<Arc<Roster>> {
-        let roster = self.roster.load();
-        if roster.source.version() == self.endpoints.version() {
+        let roster = self.shared.roster.load();
+        if roster.source.version() == self.shared.endpoints.version() {
             roster
         } else {
-            self.rebuild()
+            self.shared.rebuild()
         }
     }
+}
 
+impl Shared {
     /// Whoever picks first after a change makes the new roster; the others wait for it, since the old one may hold
     /// an endpoint that has been taken out.
     #[cold]
@@ -85,9 +116,42 @@ impl Roster {
             .map(|endpoint| Entry {
                 endpoint: endpoint.clone(),
                 counters: survivors.take(endpoint).unwrap_or_default(),
+                zone: 0,
             })
             .collect();
-        Roster { source, entries }
+        let mut roster = Roster {
+            id: NEXT_ID.fetch_add(1, Relaxed),
+            source,
+            entries,
+            zones: Box::default(),
+        };
+        roster.sort_into_zones();
+        roster
+    }
+
+    /// As in Ribbon names of zones that differ in upper and lower case alone are one.
+    fn sort_into_zones(&mut self) {
+        let mut by_name: HashMap<Option<String>, usize> = HashMap::new();
+        let mut zones: Vec<Vec<usize>> = Vec::new();
+        for (place, entry) in self.entries.iter_mut().enumerate() {
+            let name = entry.endpoint.zone().map(str::to_ascii_lowercase);
+            entry.zone = *by_name.entry(name).or_insert_with(|| {
+                zones.push(Vec::new());
+                zones.len() - 1
+            });
+            if let Some(zone) = zones.get_mut(entry.zone) {
+                zone.push(place);
+            }
+        }
+        self.zones = zones.into_iter().map(Vec::into_boxed_slice).collect();
+    }
+
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(super) fn zones(&self) -> &[Box<[usize]>] {
+        &self.zones
     }
 
     pub(super) fn entries(&self) -> &[Entry] {

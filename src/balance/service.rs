@@ -5,6 +5,7 @@ use std::{
     task::{Context, Poll},
 };
 
+use tokio::time::Duration;
 use tower_service::Service;
 
 use super::{
@@ -14,7 +15,7 @@ use super::{
     rule::{RoundRobin, Rule},
     wait::Waiting,
 };
-use crate::call::{Addressed, BoxError, ByFault, Classify, NoEndpoint};
+use crate::call::{Addressed, BoxError, ByFault, Classify};
 
 /// Sends each request to an endpoint that it picks. Made by a [`LoadBalanceLayer`](super::LoadBalanceLayer); see the
 /// [module](super).
@@ -24,7 +25,7 @@ use crate::call::{Addressed, BoxError, ByFault, Classify, NoEndpoint};
 ///
 /// # Errors
 ///
-/// Out of the future: [`NoEndpoint`], [`NoTimeLeft`](crate::call::NoTimeLeft),
+/// Out of the future: [`NoEndpoint`](crate::call::NoEndpoint), [`NoTimeLeft`](crate::call::NoTimeLeft),
 /// [`NotReady`](crate::call::NotReady) (only after a wait for an endpoint), and the errors of the service below, with
 /// the endpoint that they came from.
 pub struct LoadBalance<S, R = RoundRobin, C = ByFault> {
@@ -73,15 +74,12 @@ where
                 self.release();
                 LoadBalanceFuture::refused(error)
             }
-            Start::Empty { request, resolved } => {
+            Start::Nowhere { request, why } => {
                 self.release();
-                if self.balance.settings.wait(resolved).is_zero() {
-                    return LoadBalanceFuture::refused(Box::new(NoEndpoint::new(
-                        resolved,
-                        Default::default(),
-                    )));
+                if self.balance.settings.wait(why).is_zero() {
+                    return LoadBalanceFuture::refused(Box::new(why.error(Duration::ZERO)));
                 }
-                let waiting = Waiting::new(self.inner.clone(), request, self.balance.clone());
+                let waiting = Waiting::new(self.inner.clone(), request, self.balance.clone(), why);
                 LoadBalanceFuture::waiting(waiting)
             }
         }

@@ -7,14 +7,16 @@ use std::time::Duration;
 
 use super::{
     event::Cause,
-    judge::{self, Judge},
+    figures::{Counts, Health},
+    hystrix::HystrixRelease,
+    judge::Judge,
     sync::{AcqRel, Acquire, AtomicU64},
     window::{Moment, Window},
     word::{DISABLED, FORCED_CLOSED, FORCED_OPEN, State, Word},
 };
 use crate::call::{CircuitState, Verdict};
 
-const NANOS_PER_MILLI: u64 = 1_000_000;
+pub(super) const NANOS_PER_MILLI: u64 = 1_000_000;
 
 #[derive(Debug)]
 pub(super) struct Engine {
@@ -67,6 +69,8 @@ pub(super) struct Settings {
     pub(super) sleep_window: Duration,
     pub(super) probe_lease: Duration,
     pub(super) enabled: bool,
+    /// Hystrix's machine in the place of this one, with a health tick once in this while.
+    pub(super) hystrix: Option<(HystrixRelease, Duration)>,
     /// How many threads can count successes without waiting for each other; rounded up to a power of two.
     pub(super) lanes: usize,
 }
@@ -137,11 +141,13 @@ impl Engine {
 
     /// The state with the sleep window taken into account.
     pub(super) fn state(&self, now: impl FnOnce() -> u64) -> CircuitState {
-        match self.look(now) {
-            Gate::Pass(word) => word.visible(),
-            Gate::Probe => CircuitState::HalfOpen,
-            Gate::Reject { state, .. } => state,
-        }
+        told(self.look(now))
+    }
+
+    /// The same of the machine below any force.
+    pub(super) fn unforced_state(&self, now: impl FnOnce() -> u64) -> CircuitState {
+        let word = self.word();
+        told(self.look_closer(word.with_mode(word.mode() & DISABLED), now))
     }
 
     /// Takes the probe, if one may go out; else says what is the case by now. The clock is read after the word: a
@@ -314,16 +320,33 @@ impl Engine {
         self.window.note(lane, |totals| &totals.stale);
     }
 
-    pub(super) fn counts(&self, now: u64) -> Counts {
+    /// The window as it is now.
+    pub(super) fn health(&self, now: u64) -> Health {
         let moment = self.window.moment(self.word().generation(), now);
-        Counts {
+        Health {
             successes: self.window.successes(0, moment, u64::MAX).unwrap_or_default(),
             failures: self.window.failures(moment),
+        }
+    }
+
+    pub(super) fn counts(&self, now: u64) -> Counts {
+        let health = self.health(now);
+        Counts {
+            successes: health.successes(),
+            failures: health.errors(),
             rejected: self.window.noted(|totals| &totals.rejected),
             ignored: self.window.noted(|totals| &totals.ignored),
             cancelled: self.window.noted(|totals| &totals.cancelled),
             stale: self.window.noted(|totals| &totals.stale),
         }
+    }
+}
+
+fn told(gate: Gate) -> CircuitState {
+    match gate {
+        Gate::Pass(word) => word.visible(),
+        Gate::Probe => CircuitState::HalfOpen,
+        Gate::Reject { state, .. } => state,
     }
 }
 
@@ -336,67 +359,10 @@ fn afresh(word: Word, now: u64) -> Word {
     )
 }
 
-fn nanos(duration: Duration) -> u64 {
+pub(super) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-fn millis_up(nanos: u64) -> u64 {
+pub(super) fn millis_up(nanos: u64) -> u64 {
     nanos.div_ceil(NANOS_PER_MILLI)
-}
-
-/// What a breaker has counted.
-///
-/// Successes and failures are those of the rolling window; the other numbers are totals since the breaker was
-/// built. The numbers are read one after the other, while calls go on, so they may be a few calls apart.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub struct Counts {
-    successes: u64,
-    failures: u64,
-    rejected: u64,
-    ignored: u64,
-    cancelled: u64,
-    stale: u64,
-}
-
-impl Counts {
-    /// Successes in the window. The success of a probe is not among them: it empties the window.
-    pub fn successes(&self) -> u64 {
-        self.successes
-    }
-
-    /// Failures in the window. The failure of a probe is not among them: it decides alone.
-    pub fn failures(&self) -> u64 {
-        self.failures
-    }
-
-    /// All outcomes in the window: what is compared with the volume.
-    pub fn total(&self) -> u64 {
-        self.successes + self.failures
-    }
-
-    /// The share of failures in the window in whole percent, cut as Hystrix does; 0 in an empty window.
-    pub fn error_percent(&self) -> u64 {
-        judge::error_percent(self.successes, self.failures)
-    }
-
-    /// Calls that were turned away. They are neither successes nor failures.
-    pub fn rejected(&self) -> u64 {
-        self.rejected
-    }
-
-    /// Outcomes with the verdict [`Ignored`](Verdict::Ignored).
-    pub fn ignored(&self) -> u64 {
-        self.ignored
-    }
-
-    /// Calls that were given up before they had an outcome: dropped by the caller, or ended by a panic.
-    pub fn cancelled(&self) -> u64 {
-        self.cancelled
-    }
-
-    /// Outcomes that came too late to count: since the call was admitted the circuit had opened, closed or been
-    /// reset, or the lease of the probe had ended.
-    pub fn stale(&self) -> u64 {
-        self.stale
-    }
 }

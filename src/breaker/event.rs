@@ -24,7 +24,7 @@ pub enum Cause {
     SleepWindowEnded,
     /// The probe succeeded.
     ProbeSucceeded,
-    /// The probe failed.
+    /// The probe failed; with Hystrix 1.5.12 also: it was [ignored](crate::call::Verdict::Ignored).
     ProbeFailed,
     /// [`Breaker::force`](super::Breaker::force) set or lifted a force.
     Forced,

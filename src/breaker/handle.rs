@@ -19,8 +19,11 @@ use tokio::{
 
 use super::{
     config::BreakerBuilder,
-    engine::{Change, Counts, Engine, Gate, Settings, Step},
+    engine::{Change, Gate, Settings},
     event::{Events, Hook},
+    figures::{Counts, Health},
+    hystrix::{self, Asker},
+    machine::Machine,
     permit::Permit,
     word::{FORCED_CLOSED, FORCED_OPEN, Word},
 };
@@ -83,7 +86,7 @@ impl Breaker {
 
     pub(super) fn with(name: Arc<str>, settings: Settings, hook: Option<Hook>) -> Self {
         let core = Arc::new(Core {
-            engine: Engine::new(settings),
+            machine: Machine::new(settings),
             name,
             base: Instant::now(),
             events: Events::new(hook),
@@ -111,7 +114,7 @@ impl Breaker {
 
     /// How long a probe may take before another one takes its place.
     pub fn probe_lease(&self) -> std::time::Duration {
-        self.shard().core.engine.probe_lease()
+        self.shard().core.machine.probe_lease()
     }
 
     /// Asks to make one call. Once its outcome is known, [settle](Permit::settle) the permit with the verdict on it.
@@ -127,15 +130,50 @@ impl Breaker {
     ///
     /// An open circuit whose sleep window has ended is told as half-open, as the next call would be a probe. No
     /// event is made until that call comes.
+    ///
+    /// With [`hystrix`](BreakerBuilder::hystrix) it is told as open until that call comes. There the question may open
+    /// the circuit: by the health ticks that have passed since somebody looked (1.5.12), or by being asked at all
+    /// (1.5.18, whose `isOpen` does so too, whatever is forced). To look and touch nothing there is
+    /// [`unforced_state`](Breaker::unforced_state).
     pub fn state(&self) -> CircuitState {
         let core = &self.shard().core;
-        core.engine.state(|| core.now())
+        match &core.machine {
+            Machine::Ours(engine) => engine.state(|| core.now()),
+            Machine::Hystrix(engine) => {
+                core.catch_up(engine, Asker::Reader, core.now());
+                engine.state()
+            }
+        }
+    }
+
+    /// The state that the circuit would have, were nothing forced: of the machine that goes on below.
+    ///
+    /// Otherwise as [`state`](Breaker::state), but for Hystrix 1.5.18, where it says whether the circuit is open
+    /// without judging. A breaker that is switched off says so.
+    pub fn unforced_state(&self) -> CircuitState {
+        let core = &self.shard().core;
+        match &core.machine {
+            Machine::Ours(engine) => engine.unforced_state(|| core.now()),
+            Machine::Hystrix(engine) => {
+                core.catch_up(engine, Asker::Nobody, core.now());
+                engine.unforced_state()
+            }
+        }
+    }
+
+    /// The figures that the circuit is judged by.
+    ///
+    /// Those of the rolling window as it is now; with [`hystrix`](BreakerBuilder::hystrix) those of the latest health
+    /// snapshot, which goes up to the latest tick.
+    pub fn health(&self) -> Health {
+        let core = &self.shard().core;
+        core.machine.health(core.now())
     }
 
     /// The outcomes in the window, and totals since the breaker was built.
     pub fn counts(&self) -> Counts {
         let core = &self.shard().core;
-        core.engine.counts(core.now())
+        core.machine.counts(core.now())
     }
 
     /// Back to the beginning: closed, with an empty window and nothing forced.
@@ -143,7 +181,7 @@ impl Breaker {
     /// Calls that were admitted before do not count any more. Totals go on. A breaker that is switched off stays so.
     pub fn reset(&self) {
         let core = &self.shard().core;
-        core.step(|engine| engine.reset(core.now()));
+        core.by_hand(|machine, now| machine.reset(now));
     }
 
     /// Holds the circuit open or closed by hand, or lets it go.
@@ -156,7 +194,7 @@ impl Breaker {
             Force::Closed => FORCED_CLOSED,
             Force::None => 0,
         };
-        self.shard().core.step(|engine| engine.force(mode));
+        self.shard().core.by_hand(|machine, _| machine.force(mode));
     }
 
     /// Switches the breaker off or on.
@@ -165,7 +203,7 @@ impl Breaker {
     /// closed, with an empty window; a force still holds, and calls that were admitted before do not count.
     pub fn set_enabled(&self, enabled: bool) {
         let core = &self.shard().core;
-        core.step(|engine| engine.set_enabled(enabled, core.now()));
+        core.by_hand(|machine, now| machine.set_enabled(enabled, now));
     }
 }
 
@@ -173,7 +211,7 @@ impl fmt::Debug for Breaker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Breaker")
             .field("name", &self.name())
-            .field("state", &self.state())
+            .field("state", &self.shard().core.glance())
             .field("counts", &self.counts())
             .finish_non_exhaustive()
     }
@@ -190,7 +228,7 @@ pub(super) struct Shard {
 
 #[derive(Debug)]
 struct Core {
-    engine: Engine,
+    machine: Machine,
     name: Arc<str>,
     base: Instant,
     events: Events,
@@ -210,14 +248,67 @@ impl Core {
     }
 
     #[cold]
-    fn step(&self, make: impl FnOnce(&Engine) -> Option<Change>) {
-        let change = self
-            .events
-            .order(&self.name, || make(&self.engine), |change| *change);
+    fn step(&self, make: impl FnOnce() -> Option<Change>) {
+        let change = self.events.order(&self.name, make, |change| *change);
         if change.is_some() {
             self.changed.notify_waiters();
         }
         self.events.tell();
+    }
+
+    fn by_hand(&self, make: impl FnOnce(&Machine, u64) -> Option<Change>) {
+        if let Machine::Hystrix(engine) = &self.machine {
+            // What has happened before is told before.
+            self.catch_up(engine, Asker::Nobody, self.now());
+        }
+        self.step(|| make(&self.machine, self.now()));
+    }
+
+    /// Opens the circuit, if it has to be open by now.
+    #[inline]
+    fn catch_up(&self, engine: &hystrix::Engine, asker: Asker, now: u64) {
+        if let Some(trip) = engine.due(asker, now) {
+            self.step(|| engine.trip(trip));
+        }
+    }
+
+    #[inline]
+    fn look(&self, now: impl Fn() -> u64) -> Gate {
+        match &self.machine {
+            Machine::Ours(engine) => engine.look(now),
+            Machine::Hystrix(engine) => {
+                let now = now();
+                self.catch_up(engine, Asker::Call, now);
+                engine.look(now)
+            }
+        }
+    }
+
+    /// The state as it stands, with no step taken.
+    fn glance(&self) -> CircuitState {
+        match &self.machine {
+            Machine::Ours(engine) => engine.state(|| self.now()),
+            Machine::Hystrix(engine) => engine.state(),
+        }
+    }
+
+    #[inline]
+    fn settle(&self, admitted: Word, lane: usize, verdict: Verdict, now: impl Fn() -> u64) {
+        match &self.machine {
+            Machine::Ours(engine) => {
+                if let Some(step) = engine.settle(admitted, lane, verdict, &now) {
+                    // The time when its turn has come: the sleep window begins as the circuit opens.
+                    self.step(|| engine.take(step, admitted, lane, now()));
+                }
+            }
+            Machine::Hystrix(engine) => {
+                let at = now();
+                self.catch_up(engine, Asker::Nobody, at);
+                if let Some(step) = engine.settle(admitted, lane, verdict, at) {
+                    self.step(|| engine.take(step, admitted, lane, now()));
+                }
+            }
+        }
     }
 
     fn rejection(&self, state: CircuitState, retry_in: Option<std::time::Duration>) -> CircuitOpen {
@@ -228,7 +319,7 @@ impl Core {
 impl Shard {
     #[inline]
     pub(super) fn look(&self) -> Gate {
-        self.core.engine.look(|| self.core.now())
+        self.core.look(|| self.core.now())
     }
 
     /// Admits a call or rejects it; as the probe only if the service below is ready for it.
@@ -243,7 +334,7 @@ impl Shard {
         may_probe: bool,
         now: impl Fn() -> u64,
     ) -> Result<Permit, CircuitOpen> {
-        match self.core.engine.look(&now) {
+        match self.core.look(&now) {
             Gate::Pass(word) => Ok(Permit::new(self.clone(), word)),
             Gate::Probe if may_probe => self.take_probe(now),
             Gate::Probe => Err(self.refuse(CircuitState::Open)),
@@ -256,7 +347,7 @@ impl Shard {
         let core = &self.core;
         let taken = core.events.order(
             &core.name,
-            || core.engine.take_probe(&now),
+            || core.machine.take_probe(&now),
             |taken| taken.as_ref().ok().copied(),
         );
         match taken {
@@ -276,7 +367,7 @@ impl Shard {
 
     #[cold]
     fn reject(&self, state: CircuitState, retry_in: Option<std::time::Duration>) -> CircuitOpen {
-        self.core.engine.note_rejected(self.lane);
+        self.core.machine.note_rejected(self.lane);
         self.core.rejection(state, retry_in)
     }
 
@@ -296,21 +387,12 @@ impl Shard {
 
     #[inline]
     pub(super) fn settle_at(&self, admitted: Word, verdict: Verdict, now: impl Fn() -> u64) {
-        if let Some(step) = self.core.engine.settle(admitted, self.lane, verdict, &now) {
-            self.take(step, admitted, now);
-        }
-    }
-
-    #[cold]
-    fn take(&self, step: Step, admitted: Word, now: impl Fn() -> u64) {
-        // When its turn has come: the sleep window begins as the circuit opens.
-        self.core
-            .step(|engine| engine.take(step, admitted, self.lane, now()));
+        self.core.settle(admitted, self.lane, verdict, now);
     }
 
     #[cold]
     pub(super) fn cancel(&self, admitted: Word) {
-        self.core.engine.cancel(admitted, self.lane);
+        self.core.machine.cancel(admitted, self.lane);
     }
 }
 

@@ -106,10 +106,13 @@
 mod config;
 mod engine;
 mod event;
+mod figures;
 mod future;
 mod handle;
+mod hystrix;
 mod judge;
 mod layer;
+mod machine;
 mod permit;
 mod service;
 mod sync;
@@ -121,10 +124,11 @@ mod tests;
 
 pub use self::{
     config::BreakerBuilder,
-    engine::Counts,
     event::{Cause, Transition},
+    figures::{Counts, Health},
     future::CircuitBreakerFuture,
     handle::{Breaker, Force},
+    hystrix::{HystrixRelease, HystrixVerdicts},
     layer::CircuitBreakerLayer,
     permit::Permit,
     service::CircuitBreaker,

@@ -12,7 +12,9 @@ use crate::call::Verdict;
 /// probe at once.
 ///
 /// A permit counts only for the stretch of time in which it was given. If the circuit has opened, closed or been
-/// reset since, settling it changes nothing but the number of [stale](super::Counts::stale) outcomes.
+/// reset since, settling it changes nothing but the number of [stale](super::Counts::stale) outcomes. With
+/// [`hystrix`](super::BreakerBuilder::hystrix) it counts until the circuit has closed or been reset, but decides nothing
+/// unless it is the probe.
 ///
 /// ```compile_fail,E0382
 /// # use tower_outbound::{breaker::Breaker, call::Verdict};
@@ -38,9 +40,10 @@ impl Permit {
         Permit { shard, word }
     }
 
-    /// Is this call the probe, whose outcome alone decides?
+    /// Is this call the probe, whose outcome alone decides? With Hystrix 1.5.18 there may be several, as each sleep
+    /// window lets one through.
     pub fn is_probe(&self) -> bool {
-        self.word.is_probe()
+        self.word.is_probe() || self.word.is_test()
     }
 
     /// Tells how the call ended.

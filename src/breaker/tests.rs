@@ -36,6 +36,7 @@ fn settings(volume: u32, percent: u32, lanes: usize) -> Settings {
         sleep_window: Duration::from_nanos(SLEEP),
         probe_lease: Duration::from_nanos(LEASE),
         enabled: true,
+        hystrix: None,
         lanes,
     }
 }

@@ -8,12 +8,12 @@ pub(super) const BUCKETS: usize = 10;
 /// One bucket is `generation: 16 | round: 24 | count: 24`, from the top; the round says which of the times that
 /// share the bucket it is about. A bucket with another stamp than the asker's is empty to them, so time and a new
 /// generation empty the window without a write.
-const COUNT: u32 = 24;
-const ROUND: u32 = 24;
-const COUNT_MASK: u64 = (1 << COUNT) - 1;
-const ROUND_MASK: u64 = (1 << ROUND) - 1;
+pub(super) const COUNT: u32 = 24;
+pub(super) const ROUND: u32 = 24;
+pub(super) const COUNT_MASK: u64 = (1 << COUNT) - 1;
+pub(super) const ROUND_MASK: u64 = (1 << ROUND) - 1;
 /// How far a bucket may be ahead of a thread that was held up between reading the clock and counting.
-const AHEAD: u64 = 64;
+pub(super) const AHEAD: u64 = 64;
 
 /// The bucket of an outcome, or the last bucket of the window that is asked about.
 #[derive(Debug, Clone, Copy)]
@@ -27,8 +27,13 @@ pub(super) struct Moment {
 impl Moment {
     #[inline]
     fn stamp(&self, round: u64) -> u64 {
-        u64::from(self.generation) << (ROUND + COUNT) | (round & ROUND_MASK) << COUNT
+        stamp(self.generation, round)
     }
+}
+
+#[inline]
+pub(super) fn stamp(generation: u16, round: u64) -> u64 {
+    u64::from(generation) << (ROUND + COUNT) | (round & ROUND_MASK) << COUNT
 }
 
 #[derive(Debug)]
@@ -44,15 +49,7 @@ impl Buckets {
         let Some(bucket) = self.0.get(moment.position) else {
             return;
         };
-        let stamp = moment.stamp(moment.round);
-        let seen = bucket.load(Relaxed);
-        // Compared and swapped, not added: an outcome must not end up in a bucket that was stamped anew meanwhile.
-        if seen & !COUNT_MASK != stamp
-            || seen & COUNT_MASK == COUNT_MASK
-            || bucket.compare_exchange(seen, seen + 1, SeqCst, Relaxed).is_err()
-        {
-            add_slowly(bucket, stamp);
-        }
+        count(bucket, moment.stamp(moment.round), is_ahead);
     }
 
     fn sum(&self, moment: Moment) -> u64 {
@@ -74,8 +71,21 @@ impl Buckets {
     }
 }
 
+/// Counts one outcome in a bucket with this stamp, unless the bucket's own is ahead of it.
+#[inline]
+pub(super) fn count(bucket: &AtomicU64, stamp: u64, is_ahead: impl Fn(u64, u64) -> bool) {
+    let seen = bucket.load(Relaxed);
+    // Compared and swapped, not added: an outcome must not end up in a bucket that was stamped anew meanwhile.
+    if seen & !COUNT_MASK != stamp
+        || seen & COUNT_MASK == COUNT_MASK
+        || bucket.compare_exchange(seen, seen + 1, SeqCst, Relaxed).is_err()
+    {
+        count_slowly(bucket, stamp, is_ahead);
+    }
+}
+
 #[cold]
-fn add_slowly(bucket: &AtomicU64, stamp: u64) {
+fn count_slowly(bucket: &AtomicU64, stamp: u64, is_ahead: impl Fn(u64, u64) -> bool) {
     let mut seen = bucket.load(Relaxed);
     loop {
         let next = if seen & !COUNT_MASK == stamp {

@@ -107,6 +107,11 @@ impl Word {
         self.0 >> MODE_AT == 2 << (STATE_AT - MODE_AT)
     }
 
+    /// Was the call that was admitted under this word let through by an open circuit that has no half-open state?
+    pub(super) fn is_test(self) -> bool {
+        self.0 >> MODE_AT == 1 << (STATE_AT - MODE_AT)
+    }
+
     /// The state as told to people; an open circuit is open here even when its sleep window has ended.
     pub(super) fn visible(self) -> CircuitState {
         if self.is(DISABLED) {
@@ -154,6 +159,7 @@ mod tests {
                         assert!(word.is_same_stretch(word.with_mode(DISABLED)));
                         assert_eq!(word.is_plainly_closed(), state == State::Closed && mode == 0);
                         assert_eq!(word.is_probe(), state == State::Probing && mode == 0);
+                        assert_eq!(word.is_test(), state == State::Open && mode == 0);
                     }
                 }
             }

@@ -37,6 +37,10 @@ pub use self::body::UploadBody;
 pub(crate) use self::body::{IN_HAND, Upload};
 #[cfg(feature = "endpoints")]
 pub use self::endpoint::{Endpoints, Snapshot};
+#[cfg(feature = "balance")]
+pub(crate) use self::fault::is_connection_failure;
+#[cfg(feature = "retry")]
+pub(crate) use self::fault::is_socket_fault;
 pub use self::{
     answer::{AnyAnswer, ReadAnswer},
     body::{DrainBody, OnceBody, RepeatBody},
@@ -44,9 +48,9 @@ pub use self::{
     config::{ConfigError, LONGEST},
     endpoint::{Addressed, Eligibility, Endpoint, EndpointBuilder, HostHeader, Veto},
     fault::{
-        CircuitOpen, CircuitState, ConnectTimedOut, ExecutionTimedOut, Fault, FaultError, FaultKind,
-        NoEndpoint, NoTimeLeft, NotReady, ReadPhase, ReadTimedOut, Rejection, RequestBodyFailed, Sent,
-        StatusError, chain,
+        BulkheadFull, CircuitOpen, CircuitState, ConnectTimedOut, ExecutionTimedOut, Fault, FaultError,
+        FaultKind, NoEndpoint, NoTimeLeft, NotReady, ReadPhase, ReadTimedOut, Rejection, RequestBodyFailed,
+        Sent, StatusError, chain,
     },
     request::{IDEMPOTENCY_KEY, KeptRequest, NotRepeatable, OutboundRequest, Semantics},
     scope::CallScope,

@@ -76,6 +76,26 @@ impl FromIterator<StatusCode> for StatusSet {
     }
 }
 
+/// In spans: `408, 429, 502-504`.
+impl fmt::Display for StatusSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut statuses = self.iter().map(|status| status.as_u16()).peekable();
+        let mut comma = "";
+        while let Some(first) = statuses.next() {
+            let mut last = first;
+            while let Some(next) = statuses.next_if_eq(&(last + 1)) {
+                last = next;
+            }
+            write!(f, "{comma}{first}")?;
+            if last > first {
+                write!(f, "-{last}")?;
+            }
+            comma = ", ";
+        }
+        Ok(())
+    }
+}
+
 impl fmt::Debug for StatusSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set()
@@ -87,6 +107,17 @@ impl fmt::Debug for StatusSet {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn it_reads_as_spans() {
+        assert_eq!(StatusSet::TRANSIENT.to_string(), "408, 429, 502-504");
+        assert_eq!(StatusSet::EMPTY.to_string(), "");
+        let ends = [100, 101, 998, 999].map(|code| StatusCode::from_u16(code).unwrap());
+        assert_eq!(
+            ends.into_iter().collect::<StatusSet>().to_string(),
+            "100-101, 998-999"
+        );
+    }
 
     #[test]
     fn the_transient_statuses_are_408_429_502_503_and_504() {

@@ -1,11 +1,11 @@
 //! What each status counts as.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header::RETRY_AFTER};
 
 use super::verdicts::Verdicts;
-use crate::call::{Classify, ErrorRef, Verdict, retry_after};
+use crate::call::{Classify, ErrorRef, StatusSet, Verdict, retry_after};
 
 /// What each status counts as, and which `Retry-After` is understood.
 ///
@@ -98,6 +98,14 @@ impl StatusPolicy {
         }
     }
 
+    /// No status is an error: each answer stays one, as with Feign's return type `Response`.
+    pub fn answers() -> Self {
+        StatusPolicy {
+            verdicts: Verdicts::by_class([Verdict::Success; 5], Verdict::Success),
+            waits: Waits::Feign,
+        }
+    }
+
     /// As Feign's `decode404`: a 404 is a success, whether it has a `Retry-After` or not.
     ///
     /// It is the same as `.success(StatusCode::NOT_FOUND)`.
@@ -178,6 +186,25 @@ fn feign_form(value: &HeaderValue) -> Option<HeaderValue> {
     HeaderValue::from_str(&format!("{weekday}, {day:0>2} {month_and_time} GMT")).ok()
 }
 
+/// Which statuses are errors: `failures 408, 429, 500-999; ignored 400-407, ...`.
+impl fmt::Display for StatusPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let with = |verdict| -> StatusSet {
+            let statuses = (100..1000).filter_map(|code| StatusCode::from_u16(code).ok());
+            statuses
+                .filter(|status| self.verdict(*status) == verdict)
+                .collect()
+        };
+        let (failures, ignored) = (with(Verdict::Failure), with(Verdict::Ignored));
+        match (failures.is_empty(), ignored.is_empty()) {
+            (true, true) => f.write_str("none"),
+            (false, true) => write!(f, "failures {failures}"),
+            (true, false) => write!(f, "ignored {ignored}"),
+            (false, false) => write!(f, "failures {failures}; ignored {ignored}"),
+        }
+    }
+}
+
 impl<B> Classify<Response<B>> for StatusPolicy {
     #[inline]
     fn classify(&self, outcome: Result<&Response<B>, ErrorRef<'_>>) -> Verdict {
@@ -241,6 +268,29 @@ mod tests {
         ] {
             assert_eq!(wait(&plain, 503, value), by_default, "default: {value:?}");
             assert_eq!(wait(&feign, 503, value), by_feign, "feign: {value:?}");
+        }
+    }
+
+    #[test]
+    fn it_says_which_statuses_are_errors() {
+        let said = |policy: StatusPolicy| policy.to_string();
+        assert_eq!(
+            said(StatusPolicy::default()),
+            "failures 408, 429, 500-999; ignored 400-407, 409-428, 430-499"
+        );
+        assert_eq!(said(StatusPolicy::feign()), "failures 100-199, 300-999");
+        assert_eq!(said(StatusPolicy::answers()), "none");
+        let missing = StatusPolicy::answers().ignored(StatusCode::NOT_FOUND);
+        assert_eq!(said(missing), "ignored 404");
+    }
+
+    #[test]
+    fn with_answers_no_status_is_an_error() {
+        let policy = StatusPolicy::answers();
+        for code in [100, 200, 304, 404, 503, 999] {
+            let status = StatusCode::from_u16(code).unwrap();
+            assert_eq!(policy.verdict(status), Verdict::Success, "{code}");
+            assert_eq!(wait(&policy, code, "1"), None, "{code}");
         }
     }
 

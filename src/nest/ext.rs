@@ -82,6 +82,14 @@ pub trait ServiceBuilderExt<L>: sealed::Sealed + Sized {
         limit: Duration,
     ) -> Result<ServiceBuilder<Stack<crate::timeout::ExecutionTimeoutLayer, L>>, ConfigError>;
 
+    /// Limits how many calls are in flight at once.
+    #[cfg(feature = "bulkhead")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "bulkhead")))]
+    fn bulkhead(
+        self,
+        bulkhead: crate::bulkhead::Bulkhead,
+    ) -> ServiceBuilder<Stack<crate::bulkhead::BulkheadLayer, L>>;
+
     /// Sends a call again after a pause, where that is safe.
     #[cfg(feature = "retry")]
     #[cfg_attr(docsrs, doc(cfg(feature = "retry")))]
@@ -159,6 +167,14 @@ impl<L> ServiceBuilderExt<L> for ServiceBuilder<L> {
         limit: Duration,
     ) -> Result<ServiceBuilder<Stack<crate::timeout::ExecutionTimeoutLayer, L>>, ConfigError> {
         Ok(self.layer(crate::timeout::ExecutionTimeoutLayer::new(limit)?))
+    }
+
+    #[cfg(feature = "bulkhead")]
+    fn bulkhead(
+        self,
+        bulkhead: crate::bulkhead::Bulkhead,
+    ) -> ServiceBuilder<Stack<crate::bulkhead::BulkheadLayer, L>> {
+        self.layer(crate::bulkhead::BulkheadLayer::new(bulkhead))
     }
 
     #[cfg(feature = "retry")]

@@ -14,6 +14,9 @@ mod ext;
 mod plan;
 #[cfg(feature = "nest")]
 mod service;
+#[cfg(feature = "nest")]
+#[cfg_attr(docsrs, doc(cfg(feature = "nest")))]
+pub mod spring;
 
 pub use self::ext::{CallsExt, ServiceBuilderExt};
 #[cfg(all(feature = "nest", feature = "client"))]

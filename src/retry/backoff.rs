@@ -1,8 +1,11 @@
 //! Retries with growing pauses.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering::Relaxed},
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use tokio::time::Duration;
@@ -53,6 +56,9 @@ impl<A> RetryLayer<Backoff, A> {
     #[must_use]
     pub fn retry_statuses(mut self, statuses: StatusSet) -> BackoffRetryLayer<StatusSet> {
         self.policy.statuses = Statuses::new(statuses);
+        if self.policy.rule == Rule::FeignUndated {
+            self.policy.rule = Rule::Feign;
+        }
         self.read_answers(statuses)
     }
 }
@@ -102,6 +108,14 @@ enum Rule {
     /// As `Safe`, but requests are retried that may have been sent and are neither safe nor keyed.
     Risky,
     Feign,
+    /// As `Feign`, and of the errors with one of the statuses the pause is never the server's.
+    FeignUndated,
+}
+
+impl Rule {
+    fn is_feign(self) -> bool {
+        matches!(self, Rule::Feign | Rule::FeignUndated)
+    }
 }
 
 /// Most policies have one of two sets, which cost nothing to clone; sets of one's own are shared.
@@ -201,6 +215,19 @@ impl Backoff {
         })
     }
 
+    /// For [`feign`](Backoff::feign): retries errors with these statuses too, after the usual pause, whatever their
+    /// `Retry-After` says. It is what an error decoder does that makes a `RetryableException` without a date of them.
+    ///
+    /// Any other policy it leaves as it is: see [`BackoffBuilder::statuses`].
+    #[must_use]
+    pub fn retry_undated(mut self, statuses: StatusSet) -> Self {
+        if self.rule.is_feign() {
+            self.statuses = Statuses::new(statuses);
+            self.rule = Rule::FeignUndated;
+        }
+        self
+    }
+
     /// How many attempts there are at most, the first included.
     pub fn max_attempts(&self) -> u32 {
         self.attempts
@@ -220,18 +247,15 @@ impl Backoff {
     pub fn pause(&self, retry: u32) -> Duration {
         let retry = retry.max(1);
         let power = i32::try_from(retry).unwrap_or(i32::MAX);
-        let power = if self.rule == Rule::Feign {
-            power
-        } else {
-            power - 1
-        };
+        let power = if self.rule.is_feign() { power } else { power - 1 };
         if self.base.is_zero() {
             // Zero times infinity is no number.
             return Duration::ZERO;
         }
-        let (unit, base) = match self.rule {
-            Rule::Feign => (1_000_000_u32, self.base.as_nanos() as f64 / 1e6),
-            _ => (1, self.base.as_nanos() as f64),
+        let (unit, base) = if self.rule.is_feign() {
+            (1_000_000_u32, self.base.as_nanos() as f64 / 1e6)
+        } else {
+            (1, self.base.as_nanos() as f64)
         };
         let pause = base * self.factor.powi(power);
         if pause < self.max.as_nanos() as f64 / f64::from(unit) {
@@ -240,6 +264,11 @@ impl Backoff {
         } else {
             self.max
         }
+    }
+
+    /// How chance changes the pauses.
+    pub fn jitter(&self) -> Jitter {
+        self.jitter
     }
 
     fn jittered(&self, pause: Duration) -> Duration {
@@ -255,7 +284,7 @@ impl Backoff {
     }
 
     fn is_transient(&self, failed: &FailedAttempt<'_>) -> bool {
-        let feign = self.rule == Rule::Feign;
+        let feign = self.rule.is_feign();
         let fault = failed.fault();
         match fault.kind() {
             // What the reader of answers finds is there to be retried.
@@ -274,10 +303,12 @@ impl Backoff {
     fn pause_after(&self, failed: &FailedAttempt<'_>) -> Result<Duration, NotRetried> {
         let retry = u32::try_from(failed.attempts()).unwrap_or(u32::MAX);
         let pause = || self.pause(retry);
-        let Some(asked) = failed.fault().retry_after() else {
+        let undated = self.rule == Rule::FeignUndated
+            && matches!(failed.fault().kind(), FaultKind::Status(status) if self.statuses.contains(status));
+        let Some(asked) = failed.fault().retry_after().filter(|_| !undated) else {
             return Ok(self.jittered(pause()));
         };
-        if self.rule == Rule::Feign {
+        if self.rule.is_feign() {
             return Ok(asked.min(self.max));
         }
         if asked > self.max_retry_after {
@@ -289,6 +320,27 @@ impl Backoff {
         }
         // Clients that were told the same wait must not come back together.
         Ok(asked + self.jittered(pause()))
+    }
+}
+
+/// What is sent again.
+impl fmt::Display for Backoff {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.attempts <= 1 {
+            return f.write_str("nothing");
+        }
+        f.write_str(match self.rule {
+            Rule::Safe => "safe and keyed requests, others if nothing was sent; on any fault but a rejection",
+            Rule::Risky => "any request; on any fault but a rejection",
+            Rule::Feign | Rule::FeignUndated => {
+                "any request; on any fault before the head of the answer, on any error with a Retry-After"
+            }
+        })?;
+        match &self.statuses {
+            Statuses::None => Ok(()),
+            Statuses::Transient => write!(f, ", on {}", StatusSet::TRANSIENT),
+            Statuses::These(statuses) => write!(f, ", on {statuses}"),
+        }
     }
 }
 
@@ -308,7 +360,7 @@ impl RetryPolicy for Backoff {
     }
 
     fn prefers_untried(&self) -> bool {
-        self.rule != Rule::Feign
+        !self.rule.is_feign()
     }
 
     fn again(&self, failed: &FailedAttempt<'_>) -> Result<Again, NotRetried> {
@@ -608,6 +660,47 @@ mod tests {
                 assert!(of_a_reader.is_ok(), "what a reader of answers finds is retried");
             }
         }
+    }
+
+    #[test]
+    fn what_a_decoder_of_feign_makes_retryable_without_a_date_has_the_usual_pause() {
+        let error: BoxError = "an answer".into();
+        let wait = Some(Duration::from_secs(1));
+        let unavailable = FaultKind::Status(StatusCode::SERVICE_UNAVAILABLE);
+        let conflict = FaultKind::Status(StatusCode::CONFLICT);
+        let policy = feign().retry_undated(StatusSet::TRANSIENT);
+        for (kind, asked, pause) in [
+            (unavailable, None, Some(150)),
+            (unavailable, wait, Some(150)),
+            (conflict, None, None),
+            (conflict, wait, Some(1000)),
+            (FaultKind::Reset, None, Some(150)),
+        ] {
+            let again = policy.again(&failed(kind, asked, Some(&*error))).ok();
+            assert_eq!(
+                again.map(|again| again.pause()),
+                pause.map(ms),
+                "{kind:?}, {asked:?}"
+            );
+        }
+        assert_eq!(policy.longest_pauses(), ms(1218));
+        assert!(!policy.prefers_untried());
+        let other = Backoff::default().retry_undated(StatusSet::EMPTY);
+        assert!(other.again(&failed(unavailable, None, Some(&*error))).is_ok());
+    }
+
+    #[test]
+    fn a_policy_says_what_it_sends_again() {
+        assert_eq!(Backoff::never().to_string(), "nothing");
+        assert_eq!(
+            Backoff::default().to_string(),
+            "safe and keyed requests, others if nothing was sent; on any fault but a rejection, on 408, 429, 502-504"
+        );
+        let feign =
+            "any request; on any fault before the head of the answer, on any error with a Retry-After";
+        assert_eq!(self::feign().to_string(), feign);
+        let decoded = self::feign().retry_undated(StatusSet::EMPTY.with(StatusCode::CONFLICT));
+        assert_eq!(decoded.to_string(), format!("{feign}, on 409"));
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! Retries at once, on the same endpoint and on the next ones.
 
-use std::io;
-
 use super::{Again, FailedAttempt, RetryLayer, RetryPolicy, RetryService};
-use crate::call::{AnyAnswer, FaultKind, NotRetried, RetryTo, Semantics, StatusSet, chain};
+use crate::call::{AnyAnswer, FaultKind, NotRetried, RetryTo, Semantics, StatusSet, is_socket_fault};
+
+use std::fmt;
 
 use tokio::time::Duration;
 
@@ -71,6 +71,7 @@ enum Rule {
     Safe,
     Ribbon,
     SpringRetry,
+    RibbonDefaultHandler,
 }
 
 /// One retry, on the next endpoint, of safe or keyed requests and of those that were not sent.
@@ -110,6 +111,18 @@ impl Idempotent {
         Idempotent::with(Rule::SpringRetry)
     }
 
+    /// Retries as Ribbon does by its `DefaultLoadBalancerRetryHandler`, which Spring does not use: requests of all
+    /// methods, on the same endpoint when the connection was refused or a connect or read limit ran out, on the next
+    /// endpoint on any fault.
+    ///
+    /// **A risk:** every request is sent again whatever its method, also one that a server may have carried out.
+    ///
+    /// Source: ribbon's `DefaultLoadBalancerRetryHandler`, with retries enabled; without, it is
+    /// `same_endpoint(0).next_endpoint(0)`.
+    pub fn ribbon_default_handler() -> Self {
+        Idempotent::with(Rule::RibbonDefaultHandler)
+    }
+
     /// How many further attempts each endpoint gets (ribbon's `MaxAutoRetries`). Default: 0.
     #[must_use]
     pub fn same_endpoint(mut self, retries: u32) -> Self {
@@ -134,9 +147,28 @@ impl Idempotent {
         self
     }
 
+    /// How many further attempts each endpoint gets.
+    pub fn same_endpoint_retries(&self) -> u32 {
+        self.same
+    }
+
+    /// How many further endpoints get their turn.
+    pub fn next_endpoint_retries(&self) -> u32 {
+        self.next
+    }
+
     /// How many attempts a call may take: `(same + 1) * (next + 1)`.
     pub fn total_attempts(&self) -> u64 {
         (u64::from(self.same) + 1).saturating_mul(u64::from(self.next) + 1)
+    }
+
+    /// May it go to the same endpoint again, if it may go anywhere?
+    fn may_stay(&self, fault: FaultKind) -> bool {
+        self.rule != Rule::RibbonDefaultHandler
+            || matches!(
+                fault,
+                FaultKind::ConnectRefused | FaultKind::ConnectTimeout | FaultKind::ReadTimeout(_)
+            )
     }
 
     fn check(&self, failed: &FailedAttempt<'_>) -> Result<(), NotRetried> {
@@ -147,7 +179,11 @@ impl Idempotent {
         let granted = self.all_operations
             || match self.rule {
                 Rule::Safe => failed.is_safe_to_repeat(),
-                Rule::Ribbon => semantics.is_get() || is_socket_fault(failed),
+                Rule::Ribbon => {
+                    let error = failed.error().map(|error| error as _);
+                    semantics.is_get() || is_socket_fault(&failed.fault(), error)
+                }
+                Rule::RibbonDefaultHandler => true,
                 Rule::SpringRetry => semantics.is_get(),
             };
         match (granted, failed.may_have_been_sent()) {
@@ -155,26 +191,6 @@ impl Idempotent {
             (false, true) => Err(NotRetried::MayHaveBeenSent),
             (false, false) => Err(NotRetried::NotByRule),
         }
-    }
-}
-
-/// Java's socket exceptions: refused, no route, reset, early close. Timeouts are of another family there.
-fn is_socket_fault(failed: &FailedAttempt<'_>) -> bool {
-    match failed.fault().kind() {
-        FaultKind::ConnectRefused | FaultKind::Reset | FaultKind::Closed => true,
-        FaultKind::Connect => failed.error().is_some_and(|error| {
-            chain(error)
-                .filter_map(|error| error.downcast_ref::<io::Error>())
-                .any(|error| {
-                    matches!(
-                        error.kind(),
-                        io::ErrorKind::HostUnreachable
-                            | io::ErrorKind::NetworkUnreachable
-                            | io::ErrorKind::AddrNotAvailable
-                    )
-                })
-        }),
-        _ => false,
     }
 }
 
@@ -201,13 +217,16 @@ impl RetryPolicy for Idempotent {
         self.check(failed)?;
         let asked = failed.fault().retry_after().filter(|_| self.rule == Rule::Safe);
         let asked = asked.filter(|asked| !asked.is_zero());
-        let to = if failed.attempts_here() <= self.same.into() && asked.is_none() {
+        let stays = failed.attempts_here() <= self.same.into() && self.may_stay(failed.fault().kind());
+        let to = if stays && asked.is_none() {
             RetryTo::SameEndpoint
         } else if failed.moves() < self.next.into() {
             RetryTo::NextEndpoint
         } else if let Some(asked) = asked.filter(|_| failed.attempts_here() <= self.same.into()) {
             let limit = Duration::ZERO;
             return Err(NotRetried::RetryAfterTooLong { asked, limit });
+        } else if failed.attempts_here() <= self.same.into() && !self.may_stay(failed.fault().kind()) {
+            return Err(NotRetried::NotByRule);
         } else {
             let limit = u32::try_from(self.total_attempts()).unwrap_or(u32::MAX);
             return Err(NotRetried::AttemptsUsedUp { limit });
@@ -216,9 +235,40 @@ impl RetryPolicy for Idempotent {
     }
 }
 
+/// What is sent again.
+impl fmt::Display for Idempotent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.rule {
+            _ if self.never_retries() => "nothing",
+            _ if self.all_operations => "any request; on any fault",
+            Rule::Safe => "safe and keyed requests, others if nothing was sent; on any fault",
+            Rule::Ribbon => {
+                "GET; on any fault; others if the connection was refused, had no route, was reset or closed early"
+            }
+            Rule::SpringRetry => "GET; on any fault",
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_policy_says_what_it_sends_again() {
+        let said = |policy: Idempotent| policy.to_string();
+        assert_eq!(said(Idempotent::ribbon().next_endpoint(0)), "nothing");
+        assert_eq!(said(Idempotent::ribbon_spring_retry()), "GET; on any fault");
+        assert_eq!(
+            said(Idempotent::ribbon().ok_to_retry_on_all_operations()),
+            "any request; on any fault"
+        );
+        let policy = Idempotent::default().same_endpoint(3);
+        assert_eq!(
+            (policy.same_endpoint_retries(), policy.next_endpoint_retries()),
+            (3, 1)
+        );
+    }
 
     #[test]
     fn attempts_multiply_and_do_not_overflow() {

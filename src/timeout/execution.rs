@@ -20,6 +20,16 @@ const NAME: &str = "ExecutionTimeout";
 #[derive(Debug, Clone)]
 pub struct ExecutionTimeoutLayer {
     limit: Duration,
+    tie: Tie,
+}
+
+/// Who wins where the call ends at the limit, to the instant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tie {
+    /// The result, and the layers below see to it that little is begun in vain.
+    Result,
+    /// The limit, of which nobody below knows.
+    Limit,
 }
 
 impl ExecutionTimeoutLayer {
@@ -29,8 +39,49 @@ impl ExecutionTimeoutLayer {
     ///
     /// [`ConfigError`] if the limit is zero, or longer than [`LONGEST`](crate::call::LONGEST).
     pub fn new(limit: Duration) -> Result<Self, ConfigError> {
+        ExecutionTimeoutLayer::with(limit, Tie::Result)
+    }
+
+    /// The same limit as Hystrix has it (`execution.isolation.thread.timeoutInMilliseconds`), which differs in two ways:
+    ///
+    /// - A call that takes exactly the limit, or was kept from ending sooner, has timed out, although its result is
+    ///   there. Nothing inside is polled any more once the limit is reached.
+    /// - It sets no deadline. The layers below go on as if there were no limit: they begin attempts, and pauses, that
+    ///   cannot end in time, and give up nothing on their own. A deadline that the call has from elsewhere holds on.
+    ///
+    /// As with [`new`](ExecutionTimeoutLayer::new) the work ends at the limit, where in Hystrix it would go on by itself.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] if the limit is zero, or longer than [`LONGEST`](crate::call::LONGEST).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower::{Layer, Service, service_fn};
+    /// use tower_outbound::{call::scope, timeout::{ExecutionTimedOut, ExecutionTimeoutLayer}};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let second = Duration::from_secs(1);
+    /// let exact = service_fn(|_: ()| async move {
+    ///     assert!(scope::deadline().is_none());
+    ///     tokio::time::sleep(second).await;
+    ///     Ok::<_, std::io::Error>(())
+    /// });
+    /// assert!(ExecutionTimeoutLayer::new(second)?.layer(exact).call(()).await.is_ok());
+    ///
+    /// let error = ExecutionTimeoutLayer::hystrix(second)?.layer(exact).call(()).await.unwrap_err();
+    /// assert!(error.is::<ExecutionTimedOut>());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn hystrix(limit: Duration) -> Result<Self, ConfigError> {
+        ExecutionTimeoutLayer::with(limit, Tie::Limit)
+    }
+
+    fn with(limit: Duration, tie: Tie) -> Result<Self, ConfigError> {
         let limit = config::limit(NAME, "limit", limit)?;
-        Ok(ExecutionTimeoutLayer { limit })
+        Ok(ExecutionTimeoutLayer { limit, tie })
     }
 }
 
@@ -41,6 +92,7 @@ impl<S> Layer<S> for ExecutionTimeoutLayer {
         ExecutionTimeout {
             inner,
             limit: self.limit,
+            tie: self.tie,
         }
     }
 }
@@ -59,6 +111,8 @@ impl<S> Layer<S> for ExecutionTimeoutLayer {
 /// The call is over with the response. What an HTTP body takes after that is for
 /// [`ReadTimeout`](super::ReadTimeout), gap by gap; for a limit on the whole of it, put `tokio::time::timeout` around
 /// the reading.
+///
+/// [`ExecutionTimeoutLayer::hystrix`] has another rule for a tie, and sets no deadline.
 ///
 /// It serves requests of any type. Lower in a stack, below the retries, it is a limit on each attempt.
 ///
@@ -84,6 +138,7 @@ impl<S> Layer<S> for ExecutionTimeoutLayer {
 pub struct ExecutionTimeout<S> {
     inner: S,
     limit: Duration,
+    tie: Tie,
 }
 
 impl<S> ExecutionTimeout<S> {
@@ -116,7 +171,9 @@ where
         let state = if scope.deadline().is_some_and(|deadline| deadline <= now) {
             State::NoTimeLeft
         } else {
-            scope.narrow(due);
+            if self.tie == Tie::Result {
+                scope.narrow(due);
+            }
             State::Calling {
                 inner: scope.enter(|| self.inner.call(request)),
             }
@@ -127,6 +184,7 @@ where
             scope,
             due,
             limit: self.limit,
+            tie: self.tie,
         }
     }
 }
@@ -143,6 +201,7 @@ pin_project! {
         scope: CallScope,
         due: Instant,
         limit: Duration,
+        tie: Tie,
     }
 }
 
@@ -176,7 +235,18 @@ where
             }
             StateProj::Done => return Poll::Pending,
         };
-        let polled = this.scope.enter(|| inner.poll(cx));
+        // At the limit nothing new is begun below, and a result that came late does not count.
+        let is_late = || *this.tie == Tie::Limit && Instant::now() >= *this.due;
+        let polled = if is_late() {
+            Poll::Pending
+        } else {
+            let polled = this.scope.enter(|| inner.poll(cx));
+            if polled.is_ready() && is_late() {
+                Poll::Pending
+            } else {
+                polled
+            }
+        };
         if polled.is_pending() {
             if this.sleep.is_none() {
                 this.sleep.set(Some(sleep_until(*this.due)));

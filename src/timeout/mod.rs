@@ -17,7 +17,8 @@
 //! | could a server have seen the request? | no, and that is proved | maybe | maybe |
 //!
 //! There is no default: every limit is given. All of them count on tokio's clock, whose timers go off within a
-//! millisecond after their time. On a tie the result wins over the limit, since what is inside is polled first.
+//! millisecond after their time. On a tie the result wins over the limit, since what is inside is polled first
+//! ([`ExecutionTimeoutLayer::hystrix`] has it the other way round, as Hystrix does).
 //!
 //! # Which one ends a call?
 //!

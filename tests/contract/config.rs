@@ -8,6 +8,7 @@ use tower_outbound::{
     Nest,
     balance::{LoadBalanceLayer, WhenEmpty},
     breaker::{Breaker, BreakerBuilder, CircuitBreakerLayer},
+    bulkhead::{Bulkhead, BulkheadLayer},
     call::{BoxError, ConfigError, Endpoint, Endpoints, LONGEST, RetryBudget},
     classify::{StatusErrorClassifierLayer, StatusPolicy},
     nest::NestBuilder,
@@ -56,6 +57,7 @@ fn limits_are_above_zero_and_at_most_ten_years() {
     check("ConnectTimeout", ConnectTimeoutLayer::new);
     check("ReadTimeout", ReadTimeoutLayer::new);
     check("ExecutionTimeout", ExecutionTimeoutLayer::new);
+    check("ExecutionTimeout", ExecutionTimeoutLayer::hystrix);
 }
 
 #[test]
@@ -238,6 +240,25 @@ fn a_breaker_has_a_name_a_volume_a_percentage_and_times() {
 }
 
 #[test]
+fn a_bulkhead_has_a_name_and_a_wait_for_those_who_wait() {
+    let new = || Bulkhead::builder("orders");
+    let layer = "Bulkhead";
+    refused(Bulkhead::new(""), layer, "name", "empty");
+    let waiting = || new().max_waiting(1);
+    refused(waiting().max_wait(ZERO).build(), layer, "max_wait", "0 s");
+    refused(
+        waiting().max_wait(MAX).build(),
+        layer,
+        "max_wait",
+        &format!("{MAX:?}"),
+    );
+    refused(new().max_wait(NANO).build(), layer, "max_waiting", "0");
+    assert!(new().max_concurrent(0).build().is_ok());
+    let edges = new().max_concurrent(u32::MAX).max_waiting(u32::MAX);
+    assert!(edges.clone().max_wait(LONGEST).build().is_ok() && edges.max_wait(NANO).build().is_ok());
+}
+
+#[test]
 fn a_nest_says_which_of_its_settings_is_wrong() {
     let new = || Nest::builder("orders", endpoints());
     refused(Nest::builder("", endpoints()).build(()), "Nest", "name", "empty");
@@ -321,5 +342,14 @@ fn the_longest_times_overflow_nothing() {
             "breaker",
         )
         .await;
+        let bulkhead = Bulkhead::builder("orders").max_concurrent(1).max_waiting(1);
+        let bulkhead = bulkhead.max_wait(LONGEST).build().unwrap();
+        let slot = bulkhead.enter().unwrap();
+        let waits = works(BulkheadLayer::new(bulkhead).layer(inner()), &watch, "bulkhead");
+        let frees = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            drop(slot);
+        };
+        tokio::join!(waits, frees);
     });
 }

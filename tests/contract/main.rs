@@ -44,8 +44,11 @@ contract! {
     tower_retry: OfTowerRetry [TowerRetryLayer];
     load_balance: OfLoadBalance [LoadBalanceLayer];
     circuit_breaker: OfCircuitBreaker [CircuitBreakerLayer];
+    bulkhead: OfBulkhead [BulkheadLayer];
     record_trail: OfRecordTrail [RecordTrailLayer];
     breaker_over_execution_timeout: BreakerOverExecution [CircuitBreakerLayer ExecutionTimeoutLayer];
+    bulkhead_with_a_line: BulkheadWithALine [];
+    execution_timeout_over_bulkhead: ExecutionOverBulkhead [ExecutionTimeoutLayer BulkheadLayer];
     execution_timeout_over_backoff: ExecutionOverBackoff [ExecutionTimeoutLayer BackoffRetryLayer];
     backoff_over_classifier: BackoffOverClassifier [BackoffRetryLayer StatusErrorClassifierLayer];
     backoff_that_reads_answers: BackoffThatReadsAnswers [];

@@ -361,7 +361,7 @@ impl Bomb {
 struct BombRule(Bomb, RoundRobin);
 
 impl Rule for BombRule {
-    fn pick(&self, candidates: &Candidates<'_>) -> usize {
+    fn pick(&self, candidates: &Candidates<'_>) -> Option<usize> {
         self.0.may_go_off();
         self.1.pick(candidates)
     }

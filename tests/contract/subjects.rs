@@ -1,6 +1,9 @@
 //! What the contract is checked over: each layer alone, pairs, and the nest.
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::{Request, Uri};
@@ -10,6 +13,7 @@ use tower_outbound::{
     Nest, ServiceBuilderExt,
     balance::{BalanceHandle, LoadBalanceLayer, WhenEmpty},
     breaker::{Breaker, CircuitBreakerLayer, Force},
+    bulkhead::{Bulkhead, BulkheadLayer, Slot},
     call::{CircuitState, Endpoint, Endpoints, RetryBudget, StatusSet, UploadBody, Verdict, scope},
     classify::{StatusErrorClassifierLayer, StatusPolicy},
     observe::RecordTrailLayer,
@@ -17,7 +21,7 @@ use tower_outbound::{
     timeout::{ConnectTimeoutLayer, ExecutionTimeoutLayer, ReadTimeoutLayer},
 };
 
-use super::probe::{Can, Inner, Setup, Subject};
+use super::probe::{Can, Deed, Inner, Setup, Subject};
 
 pub(crate) type Get = Request<Full<Bytes>>;
 pub(crate) type Upload = Request<UploadBody<Full<Bytes>>>;
@@ -92,6 +96,19 @@ subjects! {
     OfCircuitBreaker: Get => Get, Can::ONCE, |inner| {
         let breaker = breaker();
         Setup::new(CircuitBreakerLayer::new(breaker.clone()).layer(inner)).breaks(breaker)
+    };
+    OfBulkhead: Get => Get, Can::ONCE, |inner| {
+        let bulkhead = bulkhead(0);
+        Setup::new(BulkheadLayer::new(bulkhead.clone()).layer(inner)).limits(bulkhead)
+    };
+    BulkheadWithALine: Get => Get, Can::ONCE, |inner| {
+        let bulkhead = bulkhead(SLOTS);
+        Setup::new(BulkheadLayer::new(bulkhead.clone()).layer(inner)).limits(bulkhead)
+    };
+    ExecutionOverBulkhead: Get => Get, Can::ONCE, |inner| {
+        let bulkhead = bulkhead(SLOTS);
+        let layers = ServiceBuilder::new().layer(execution()).bulkhead(bulkhead.clone());
+        Setup::new(layers.service(inner)).limits(bulkhead)
     };
     OfRecordTrail: Get => Get, Can::ONCE, |inner| Setup::new(RecordTrailLayer::new().layer(inner));
     BreakerOverExecution: Get => Get, Can::ONCE, |inner| {
@@ -201,6 +218,21 @@ fn breaker() -> Breaker {
         .unwrap()
 }
 
+/// As many as there are calls at once in any check.
+const SLOTS: u32 = 1_000;
+
+fn bulkhead(waiting: u32) -> Bulkhead {
+    let bulkhead = Bulkhead::builder("orders")
+        .max_concurrent(SLOTS)
+        .max_waiting(waiting);
+    let bulkhead = if waiting > 0 {
+        bulkhead.max_wait(LIMIT)
+    } else {
+        bulkhead
+    };
+    bulkhead.build().unwrap()
+}
+
 const TOKENS: u32 = 1_000;
 
 /// One that earns nothing, so that it can be seen where each token is.
@@ -235,6 +267,32 @@ impl<Req> Setup<Req> {
             Box::new(move || empty.replace([])),
             Box::new(move || set.replace(members.clone())),
         ));
+        self
+    }
+
+    /// Calls are turned away, or have to wait, while all slots are taken.
+    fn limits(mut self, bulkhead: Bulkhead) -> Self {
+        let (waits, taken) = (bulkhead.max_waiting() > 0, Arc::<Mutex<Vec<Slot>>>::default());
+        let (flying, waiting) = (bulkhead.clone(), bulkhead.clone());
+        self.gauges.push((
+            "slots that are taken",
+            Box::new(move || flying.in_flight().into()),
+        ));
+        self.gauges
+            .push(("calls that wait", Box::new(move || waiting.waiting().into())));
+        let slots = taken.clone();
+        let fill: Deed = Box::new(move || {
+            slots
+                .lock()
+                .unwrap()
+                .extend(std::iter::from_fn(|| bulkhead.enter().ok()))
+        });
+        let empty: Deed = Box::new(move || taken.lock().unwrap().clear());
+        if waits {
+            self.stall = Some((fill, empty));
+        } else {
+            self.reject = Some((fill, empty));
+        }
         self
     }
 

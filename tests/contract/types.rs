@@ -8,8 +8,9 @@ use tower_outbound::{
     Nest,
     balance::{BalanceHandle, LoadBalance, LoadBalanceLayer},
     breaker::{Breaker, CircuitBreaker, CircuitBreakerLayer, Permit},
+    bulkhead::{Bulkhead, BulkheadLayer, BulkheadService, Slot},
     call::{
-        BudgetSlot, CallFailed, CircuitOpen, ConfigError, ConnectTimedOut, Endpoint, Endpoints,
+        BudgetSlot, BulkheadFull, CallFailed, CircuitOpen, ConfigError, ConnectTimedOut, Endpoint, Endpoints,
         ExecutionTimedOut, FaultError, NoEndpoint, NoTimeLeft, NotReady, ReadTimedOut, RetryBudget,
         StatusError, UploadBody,
     },
@@ -53,6 +54,7 @@ fn services_and_their_futures_go_to_other_threads_if_those_below_do() {
     service::<IdempotentRetry<Probe>, Get>();
     service::<LoadBalance<Probe>, Get>();
     service::<CircuitBreaker<Probe>, Get>();
+    service::<BulkheadService<Probe>, Get>();
     service::<RecordTrail<Probe>, Get>();
     service::<Nest<Probe>, Get>();
 }
@@ -76,6 +78,8 @@ fn layers_handles_and_settings_are_kept_where_all_tasks_see_them() {
     shared::<IdempotentRetryLayer>();
     shared::<LoadBalanceLayer>();
     shared::<CircuitBreakerLayer>();
+    shared::<BulkheadLayer>();
+    shared::<Bulkhead>();
     shared::<RecordTrailLayer>();
     shared::<BalanceHandle>();
     shared::<Breaker>();
@@ -89,6 +93,7 @@ fn layers_handles_and_settings_are_kept_where_all_tasks_see_them() {
     shared::<Idempotent>();
     sent::<NestBuilder>();
     sent::<Permit>();
+    sent::<Slot>();
     sent::<BudgetSlot>();
     sent::<ReadBody<ScriptedBody>>();
     sent::<Upload>();
@@ -96,6 +101,7 @@ fn layers_handles_and_settings_are_kept_where_all_tasks_see_them() {
 
 #[test]
 fn errors_can_be_boxed_as_tower_boxes_them() {
+    error::<BulkheadFull>();
     error::<CallFailed>();
     error::<CircuitOpen>();
     error::<ConfigError>();

@@ -17,6 +17,14 @@ impl Dice {
         Dice(Some(AtomicU64::new(seed)))
     }
 
+    /// A number from zero on, below one.
+    pub(super) fn fraction(&self) -> f64 {
+        match &self.0 {
+            None => fastrand::f64(),
+            Some(state) => Rng::with_seed(state.fetch_add(STEP, Relaxed)).f64(),
+        }
+    }
+
     /// A number below `n`, which is above zero.
     #[inline]
     pub(super) fn below(&self, n: usize) -> usize {

@@ -28,10 +28,10 @@ impl LeastLoaded {
 
 impl Rule for LeastLoaded {
     #[inline]
-    fn pick(&self, candidates: &Candidates<'_>) -> usize {
+    fn pick(&self, candidates: &Candidates<'_>) -> Option<usize> {
         let n = candidates.len();
         if n < 2 {
-            return 0;
+            return Some(0);
         }
         let one = self.dice.below(n);
         let other = {
@@ -39,6 +39,6 @@ impl Rule for LeastLoaded {
             among_the_rest + usize::from(among_the_rest >= one)
         };
         let load = |index| candidates.get(index).map(|candidate| candidate.in_flight());
-        if load(other) < load(one) { other } else { one }
+        Some(if load(other) < load(one) { other } else { one })
     }
 }

@@ -3,12 +3,27 @@
 mod dice;
 mod least_loaded;
 mod random;
+mod ribbon;
 mod round_robin;
 
 use std::{fmt, sync::Arc};
 
-pub use self::{least_loaded::LeastLoaded, random::Random, round_robin::RoundRobin};
-use super::roster::Entry;
+use tokio::time::Instant;
+
+pub use self::{
+    least_loaded::LeastLoaded,
+    random::Random,
+    ribbon::{
+        AvailabilityFiltering, BestAvailable, RibbonRoundRobin, RibbonRule, WeightedResponseTime,
+        ZoneAvoidance, ZoneAware,
+    },
+    round_robin::RoundRobin,
+};
+use super::{
+    figures::Figures,
+    roster::{Entry, Roster},
+    stats::RibbonStats,
+};
 use crate::call::Endpoint;
 
 /// Chooses among candidates.
@@ -35,61 +50,86 @@ use crate::call::Endpoint;
 )]
 pub trait Rule {
     /// The index of the one that is to get the attempt. There is at least one candidate; an index beyond the last
-    /// counts on from the first.
+    /// counts on from the first. `None`: none of them is, and the call ends, or waits, as with an
+    /// [empty set](super::WhenEmpty).
     ///
     /// It may be asked again for one attempt, if it names a candidate that cannot be had: one with a veto, or one that
     /// the call has tried. If that does not help it is asked with those left out, so that a rule need not look at
     /// [vetoes](Endpoint::eligibility).
-    fn pick(&self, candidates: &Candidates<'_>) -> usize;
+    fn pick(&self, candidates: &Candidates<'_>) -> Option<usize>;
+
+    /// Is what it picks final? Then it is asked once an attempt, is always shown the whole set, and vetoes and endpoints
+    /// that the call has tried are its own business, as with Ribbon's rules. Default: no.
+    fn chooses_alone(&self) -> bool {
+        false
+    }
 }
 
 #[diagnostic::do_not_recommend]
 impl<F: Fn(&Candidates<'_>) -> usize> Rule for F {
     #[inline]
-    fn pick(&self, candidates: &Candidates<'_>) -> usize {
-        self(candidates)
+    fn pick(&self, candidates: &Candidates<'_>) -> Option<usize> {
+        Some(self(candidates))
     }
 }
 
 #[diagnostic::do_not_recommend]
 impl<R: Rule + ?Sized> Rule for Arc<R> {
     #[inline]
-    fn pick(&self, candidates: &Candidates<'_>) -> usize {
+    fn pick(&self, candidates: &Candidates<'_>) -> Option<usize> {
         (**self).pick(candidates)
+    }
+
+    #[inline]
+    fn chooses_alone(&self) -> bool {
+        (**self).chooses_alone()
     }
 }
 
 /// The endpoints that a [`Rule`] chooses from, in the order of the set.
 #[derive(Clone, Copy)]
 pub struct Candidates<'a> {
-    entries: &'a [Entry],
+    roster: &'a Roster,
+    stats: &'a RibbonStats,
+    now: Instant,
     /// Some: only the entries at these places.
     places: Option<&'a [usize]>,
 }
 
 /// One endpoint that a [`Rule`] may choose.
 #[derive(Clone, Copy)]
-pub struct Candidate<'a>(&'a Entry);
+pub struct Candidate<'a> {
+    entry: &'a Entry,
+    stats: &'a RibbonStats,
+    now: Instant,
+}
 
 impl<'a> Candidates<'a> {
-    pub(super) fn all(entries: &'a [Entry]) -> Self {
+    pub(super) fn all(roster: &'a Roster, stats: &'a RibbonStats, now: Instant) -> Self {
         Candidates {
-            entries,
+            roster,
+            stats,
+            now,
             places: None,
         }
     }
 
-    pub(super) fn at(entries: &'a [Entry], places: &'a [usize]) -> Self {
+    /// Of the whole set only these.
+    pub(super) fn at(self, places: &'a [usize]) -> Self {
         Candidates {
-            entries,
             places: Some(places),
+            ..self
         }
+    }
+
+    pub(super) fn entries(&self) -> &'a [Entry] {
+        self.roster.entries()
     }
 
     /// How many there are.
     #[inline]
     pub fn len(&self) -> usize {
-        self.places.map_or(self.entries.len(), <[usize]>::len)
+        self.places.map_or(self.entries().len(), <[usize]>::len)
     }
 
     /// Are there none? A rule never sees that.
@@ -97,14 +137,20 @@ impl<'a> Candidates<'a> {
         self.len() == 0
     }
 
+    /// When the attempt starts.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
     /// The one at this index.
     #[inline]
     pub fn get(&self, index: usize) -> Option<Candidate<'a>> {
-        let place = match self.places {
-            None => index,
-            Some(places) => *places.get(index)?,
-        };
-        self.entries.get(place).map(Candidate)
+        let entry = self.entries().get(self.place(index)?)?;
+        Some(Candidate {
+            entry,
+            stats: self.stats,
+            now: self.now,
+        })
     }
 
     /// All of them, in order.
@@ -112,18 +158,73 @@ impl<'a> Candidates<'a> {
         let candidates = *self;
         (0..self.len()).filter_map(move |index| candidates.get(index))
     }
+
+    /// Is none left out?
+    fn are_all(&self) -> bool {
+        self.places.is_none()
+    }
+
+    /// Which state of which set this is about.
+    fn roster_id(&self) -> u64 {
+        self.roster.id()
+    }
+
+    /// The places of the endpoints of each zone of the set.
+    fn zones(&self) -> &'a [Box<[usize]>] {
+        self.roster.zones()
+    }
+
+    /// The load, and the share of tripped endpoints, from which on a zone is bad.
+    fn zone_limits(&self) -> (f64, f64) {
+        (self.stats.zone_load(), self.stats.zone_blackout())
+    }
+
+    /// Where the one at this index is in the set.
+    #[inline]
+    pub(super) fn place(&self, index: usize) -> Option<usize> {
+        match self.places {
+            None => Some(index),
+            Some(places) => places.get(index).copied(),
+        }
+    }
 }
 
 impl<'a> Candidate<'a> {
-    /// The endpoint.
+    /// The endpoint: its zone, its weight, who has a veto on it.
     pub fn endpoint(&self) -> &'a Endpoint {
-        &self.0.endpoint
+        &self.entry.endpoint
     }
 
     /// How many attempts through this layer are under way to it.
     #[inline]
     pub fn in_flight(&self) -> u64 {
-        self.0.counters.in_flight()
+        self.entry.counters.in_flight()
+    }
+
+    /// The number of its zone.
+    fn zone(&self) -> usize {
+        self.entry.zone
+    }
+
+    /// What has been counted about it.
+    pub fn figures(&self) -> Figures {
+        self.entry.counters.read()
+    }
+
+    /// Is it tripped, by the [settings](RibbonStats) of the layer?
+    pub fn is_tripped(&self) -> bool {
+        self.stats.is_tripped(&self.entry.counters, self.now)
+    }
+
+    /// As [`in_flight`](Candidate::in_flight), but none if nothing has started or ended for
+    /// [too long](super::RibbonStatsBuilder::active_window).
+    pub fn active(&self) -> u64 {
+        self.stats.active(&self.entry.counters, self.now)
+    }
+
+    /// Is it neither tripped nor at its limit, as far as the [settings](RibbonStats) of the layer say so?
+    pub fn is_available(&self) -> bool {
+        self.stats.is_available(&self.entry.counters, self.now)
     }
 }
 
@@ -137,7 +238,7 @@ impl fmt::Debug for Candidate<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Candidate")
             .field("endpoint", self.endpoint())
-            .field("in_flight", &self.in_flight())
+            .field("figures", &self.figures())
             .finish()
     }
 }

@@ -24,10 +24,10 @@ impl Random {
 
 impl Rule for Random {
     #[inline]
-    fn pick(&self, candidates: &Candidates<'_>) -> usize {
+    fn pick(&self, candidates: &Candidates<'_>) -> Option<usize> {
         match candidates.len() {
-            0 | 1 => 0,
-            n => self.dice.below(n),
+            0 | 1 => Some(0),
+            n => Some(self.dice.below(n)),
         }
     }
 }

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::{Candidates, Rule};
 
-/// One candidate after the other, from the first on (Ribbon's `RoundRobinRule`, which begins with the second).
+/// One candidate after the other, from the first on. [`RibbonRoundRobin`](super::RibbonRoundRobin) is Ribbon's own, which begins
+/// with the second.
 ///
 /// All clones of all services of a layer advance one rotation: a service that is cloned for each request goes round
 /// as well. Where one is skipped because of a veto, the calls divide evenly among the others.
@@ -30,9 +31,9 @@ impl RoundRobin {
 
 impl Rule for RoundRobin {
     #[inline]
-    fn pick(&self, candidates: &Candidates<'_>) -> usize {
+    fn pick(&self, candidates: &Candidates<'_>) -> Option<usize> {
         // Wraps to zero after usize::MAX, which is one irregular step.
         let turn = self.next.fetch_add(1, Relaxed);
-        turn.checked_rem(candidates.len()).unwrap_or(0)
+        turn.checked_rem(candidates.len())
     }
 }

@@ -41,6 +41,11 @@ impl Eligibility {
         self.vetoes.load(Relaxed) == 0
     }
 
+    /// Is there no veto but, perhaps, this one?
+    pub fn is_eligible_apart_from(&self, veto: Veto) -> bool {
+        self.vetoes.load(Relaxed) & !bit(veto) == 0
+    }
+
     /// Does this veto stand?
     pub fn is_forbidden_by(&self, veto: Veto) -> bool {
         self.vetoes.load(Relaxed) & bit(veto) != 0
@@ -65,6 +70,7 @@ mod tests {
         assert!(
             !cell.is_eligible() && !cell.is_forbidden_by(Veto::Breaker) && cell.is_forbidden_by(Veto::Drain)
         );
+        assert!(cell.is_eligible_apart_from(Veto::Drain) && !cell.is_eligible_apart_from(Veto::Breaker));
         cell.allow(Veto::Drain);
         assert!(cell.is_eligible());
     }

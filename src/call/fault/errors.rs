@@ -237,17 +237,116 @@ impl fmt::Display for CircuitOpen {
 
 impl Error for CircuitOpen {}
 
+/// A bulkhead turned the call away. Nothing was sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BulkheadFull {
+    name: Arc<str>,
+    in_flight: [u32; 2],
+    waiting: [u32; 2],
+    waited: Duration,
+}
+
+impl BulkheadFull {
+    /// Of calls in flight and of calls that wait: how many were seen, and how many there may be.
+    #[allow(dead_code, reason = "made by a layer that is a feature")]
+    pub(crate) fn new(name: Arc<str>, in_flight: [u32; 2], waiting: [u32; 2], waited: Duration) -> Self {
+        BulkheadFull {
+            name,
+            in_flight,
+            waiting,
+            waited,
+        }
+    }
+
+    /// Finds the rejection in an error, however deeply it is wrapped.
+    pub fn of<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a BulkheadFull> {
+        chain(error).find_map(|error| error.downcast_ref())
+    }
+
+    /// The name of the bulkhead.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How many calls were in flight.
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight[0]
+    }
+
+    /// How many calls may be in flight at once.
+    pub fn max_concurrent(&self) -> u32 {
+        self.in_flight[1]
+    }
+
+    /// How many calls waited for a slot.
+    pub fn waiting(&self) -> u32 {
+        self.waiting[0]
+    }
+
+    /// How many calls may wait for one.
+    pub fn max_waiting(&self) -> u32 {
+        self.waiting[1]
+    }
+
+    /// How long this call waited. Zero: it was turned away at once.
+    pub fn waited(&self) -> Duration {
+        self.waited
+    }
+}
+
+impl fmt::Display for BulkheadFull {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ([in_flight, most], [waiting, most_waiting]) = (self.in_flight, self.waiting);
+        write!(f, "Bulkhead {:?}: ", self.name)?;
+        if most == 0 {
+            return f.write_str("rejected, as `max_concurrent` is 0");
+        }
+        if self.waited.is_zero() {
+            write!(f, "rejected, {in_flight} of {most} calls are in flight")?;
+        } else {
+            let waited = Millis(self.waited);
+            write!(
+                f,
+                "no slot within {waited}, {in_flight} of {most} calls are in flight"
+            )?;
+        }
+        if most_waiting > 0 {
+            write!(f, " and {waiting} of {most_waiting} wait")?;
+        }
+        f.write_str("; is what it calls slow, or `max_concurrent` too low?")
+    }
+}
+
+impl Error for BulkheadFull {}
+
 /// There was no endpoint that the call could go to. Nothing was sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NoEndpoint {
     resolved: bool,
     waited: Duration,
+    among: usize,
 }
 
 impl NoEndpoint {
     #[allow(dead_code, reason = "made by a layer that is a feature")]
     pub(crate) fn new(resolved: bool, waited: Duration) -> Self {
-        NoEndpoint { resolved, waited }
+        NoEndpoint {
+            resolved,
+            waited,
+            among: 0,
+        }
+    }
+
+    /// There were that many endpoints, and the rule chose none of them.
+    #[allow(dead_code, reason = "made by a layer that is a feature")]
+    pub(crate) fn among(mut self, endpoints: usize) -> Self {
+        self.among = endpoints;
+        self
+    }
+
+    /// How many endpoints there were. Above zero: the rule of the balancer chose none of them.
+    pub fn endpoints(&self) -> usize {
+        self.among
     }
 
     /// Has discovery ever given a set, be it an empty one?
@@ -263,12 +362,14 @@ impl NoEndpoint {
 
 impl fmt::Display for NoEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let why = if self.resolved {
-            "the set of endpoints is empty"
-        } else {
-            "discovery has given no endpoints yet; does its stream run, and is the wait long enough?"
-        };
-        write!(f, "LoadBalance: no endpoint after {}: {why}", Millis(self.waited))
+        write!(f, "LoadBalance: no endpoint after {}: ", Millis(self.waited))?;
+        match (self.among, self.resolved) {
+            (0, true) => f.write_str("the set of endpoints is empty"),
+            (0, false) => f.write_str(
+                "discovery has given no endpoints yet; does its stream run, and is the wait long enough?",
+            ),
+            (endpoints, _) => write!(f, "the rule chose none of the {endpoints} in the set"),
+        }
     }
 }
 
@@ -507,6 +608,8 @@ pub(super) fn own(error: &(dyn Error + 'static)) -> Option<Fault> {
         (FaultKind::ExecutionTimeout, Sent::Maybe)
     } else if error.is::<NoTimeLeft>() {
         (FaultKind::ExecutionTimeout, Sent::No)
+    } else if error.is::<BulkheadFull>() {
+        (FaultKind::Rejected(Rejection::Bulkhead), Sent::No)
     } else if error.is::<NoEndpoint>() {
         (FaultKind::NoEndpoint, Sent::No)
     } else if error.is::<NotReady>() {

@@ -2,16 +2,18 @@
 
 mod errors;
 mod read;
+mod socket;
 
 use std::{error::Error, fmt, time::Duration};
 
 use http::StatusCode;
 
 pub use self::errors::{
-    CircuitOpen, CircuitState, ConnectTimedOut, ExecutionTimedOut, FaultError, NoEndpoint, NoTimeLeft,
-    NotReady, ReadTimedOut, RequestBodyFailed, StatusError,
+    BulkheadFull, CircuitOpen, CircuitState, ConnectTimedOut, ExecutionTimedOut, FaultError, NoEndpoint,
+    NoTimeLeft, NotReady, ReadTimedOut, RequestBodyFailed, StatusError,
 };
 pub use self::read::chain;
+pub(crate) use self::socket::{is_connection_failure, is_socket_fault};
 
 /// Could a server have seen the request?
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

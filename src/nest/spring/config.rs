@@ -1,0 +1,627 @@
+//! What the pairs and the setters come to.
+
+use std::time::Duration;
+
+use super::HystrixRelease;
+use super::{
+    Beans, ErrorDecoder, Limits, Reason, Remark, Retryer, ReturnType, RibbonRule, SpringError, SpringRelease,
+    entries::{Entries, SHARED},
+    keys::{Family, Known},
+    value::Isolation,
+};
+use crate::call::StatusSet;
+
+/// The settings of one client, by Spring's keys. Made by [`from_pairs`].
+///
+/// Setters are for what is a bean in Spring and has no key. They are by value, so that a line of them ends in one of the
+/// shells or in the [nest](SpringConfig::nest).
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct SpringConfig {
+    pub(super) client: String,
+    command: Option<String>,
+    release: SpringRelease,
+    hystrix_release: Option<HystrixRelease>,
+    entries: Entries,
+    pub(super) beans: Beans,
+}
+
+/// Reads the settings of this client out of these pairs of a key and a value.
+///
+/// Keys are Spring's, by their exact names. Where one is given several times the last one counts. The pairs may be
+/// those of a whole application: what is about others, and what is not known, is told by
+/// [`remarks`](SpringConfig::remarks).
+///
+/// # Errors
+///
+/// The first value that its key cannot have, with what it may be.
+pub fn from_pairs<K, V>(
+    client: impl Into<String>,
+    pairs: impl IntoIterator<Item = (K, V)>,
+) -> Result<SpringConfig, SpringError>
+where
+    K: Into<String>,
+    V: Into<String>,
+{
+    let client = client.into();
+    let config = SpringConfig {
+        entries: Entries::read(&client, pairs)?,
+        client,
+        command: None,
+        release: SpringRelease::default(),
+        hystrix_release: None,
+        beans: Beans::default(),
+    };
+    config.check_windows()?;
+    Ok(config)
+}
+
+/// What Ribbon goes by.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct RibbonSettings {
+    pub(super) limits: Limits,
+    pub(super) spring_retry: bool,
+    pub(super) same: u32,
+    pub(super) next: u32,
+    pub(super) all_operations: bool,
+    pub(super) statuses: StatusSet,
+    pub(super) rule: RibbonRule,
+    pub(super) failures: u32,
+    pub(super) trip_factor: Duration,
+    pub(super) trip_max: Duration,
+    pub(super) filter_tripped: bool,
+    pub(super) active_limit: u32,
+    pub(super) active_window: Duration,
+    pub(super) weight_interval: Duration,
+    pub(super) zone_load: f64,
+    pub(super) zone_blackout: f64,
+}
+
+/// What Hystrix goes by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct HystrixSettings {
+    /// `None`: it is switched off.
+    pub(super) timeout: Option<Duration>,
+    pub(super) at_once: u32,
+    pub(super) queue: u32,
+    pub(super) fallback_enabled: bool,
+    pub(super) fallbacks_at_once: u32,
+    pub(super) breaker_enabled: bool,
+    pub(super) forced_open: bool,
+    pub(super) forced_closed: bool,
+    pub(super) volume: u32,
+    pub(super) error_percent: u32,
+    pub(super) sleep_window: Duration,
+    pub(super) window: Duration,
+    pub(super) snapshot: Duration,
+}
+
+const WINDOW: &str = "metrics.rollingStats.timeInMilliseconds";
+const BUCKETS: &str = "metrics.rollingStats.numBuckets";
+
+fn millis(millis: u32) -> Duration {
+    Duration::from_millis(millis.into())
+}
+
+fn seconds(seconds: u32) -> Duration {
+    Duration::from_secs(seconds.into())
+}
+
+impl SpringConfig {
+    /// Which Spring Cloud is meant. Default: Edgware.
+    pub fn release(mut self, release: SpringRelease) -> Self {
+        self.release = release;
+        self
+    }
+
+    /// Which Hystrix is meant, where it is not the one of the release.
+    pub fn hystrix_release(mut self, release: HystrixRelease) -> Self {
+        self.hystrix_release = Some(release);
+        self
+    }
+
+    /// The key of the command, by which `hystrix.command.<key>.*` is found. Default: the name of the client.
+    ///
+    /// For a method of a Feign client it is `Interface#method(Parameter,Types)`. In Spring each method has a breaker of its
+    /// own.
+    pub fn command_key(mut self, key: impl Into<String>) -> Self {
+        self.command = Some(key.into());
+        self
+    }
+
+    /// Feign's retryer. Default: none, as in Spring.
+    pub fn retryer(mut self, retryer: Retryer) -> Self {
+        self.beans.retryer = retryer;
+        self
+    }
+
+    /// Feign's error decoder.
+    pub fn error_decoder(mut self, decoder: ErrorDecoder) -> Self {
+        self.beans.decoder = decoder;
+        self
+    }
+
+    /// What the method of the client gives back.
+    pub fn return_type(mut self, return_type: ReturnType) -> Self {
+        self.beans.return_type = return_type;
+        self
+    }
+
+    /// A bean of type `Request.Options`, which takes the place of Ribbon's limits. Without spring-retry it also switches
+    /// Ribbon's retries off, as it has no counts in it.
+    pub fn request_options(mut self, options: Limits) -> Self {
+        self.beans.options = Some(options);
+        self
+    }
+
+    /// The attribute `decode404` of the client: a 404 is an answer without a body. The key of that name does the same.
+    pub fn decode_404(mut self, yes: bool) -> Self {
+        self.beans.decode_404 = yes;
+        self
+    }
+
+    /// The name of the client.
+    pub fn client(&self) -> &str {
+        &self.client
+    }
+
+    /// The key of the command.
+    pub fn command(&self) -> &str {
+        self.command.as_deref().unwrap_or(&self.client)
+    }
+
+    /// The servers that `listOfServers` names, as they stand there.
+    pub fn list_of_servers(&self) -> &[String] {
+        let own = self.entries.list(&self.own_ribbon("listOfServers"));
+        own.or_else(|| self.entries.list("ribbon.listOfServers"))
+            .unwrap_or_default()
+    }
+
+    /// Does the nest have Hystrix: is `feign.hystrix.enabled` true? Default: no, as in Spring since Dalston.
+    pub fn has_hystrix(&self) -> bool {
+        self.entries.flag("feign.hystrix.enabled").unwrap_or(false)
+    }
+
+    /// The connect and the read limit of an attempt: Feign's request options if there are some, else Ribbon's.
+    pub fn limits(&self) -> Limits {
+        self.ribbon_settings().limits
+    }
+
+    /// The same for a client with a `url` on its annotation, which goes past Ribbon: Feign's request options, or 10 s and
+    /// 60 s.
+    pub fn url_limits(&self) -> Limits {
+        self.options().unwrap_or(Limits::FEIGN)
+    }
+
+    pub(super) fn hystrix(&self) -> HystrixRelease {
+        self.hystrix_release.unwrap_or(match self.release {
+            SpringRelease::Dalston | SpringRelease::Edgware => HystrixRelease::V1_5_12,
+            _ => HystrixRelease::V1_5_18,
+        })
+    }
+
+    pub(super) fn released(&self) -> SpringRelease {
+        self.release
+    }
+
+    /// Is a 404 an answer?
+    pub(super) fn decodes_404(&self) -> bool {
+        self.beans.decode_404
+            || self.release.reads_feign_config()
+                && [self.shared_block(), &self.client].iter().any(|block| {
+                    let key = format!("feign.client.config.{block}.decode404");
+                    self.entries.flag(&key).unwrap_or(false)
+                })
+    }
+
+    /// Request options other than Spring's default object.
+    fn options(&self) -> Option<Limits> {
+        let bean = self.beans.options;
+        if !self.release.reads_feign_config() || !self.properties_win() {
+            return bean;
+        }
+        let blocks = [self.shared_block(), &self.client];
+        let millis = |block: &str, name| self.entries.count(&format!("feign.client.config.{block}.{name}"));
+        let mut options = bean;
+        for block in blocks {
+            let (connect, read) = (millis(block, "connectTimeout"), millis(block, "readTimeout"));
+            if self.release.any_block_is_options() {
+                if self.entries.any_below(&format!("feign.client.config.{block}.")) {
+                    let before = options.unwrap_or(Limits::FEIGN);
+                    options = Some(Limits {
+                        connect: connect
+                            .map_or(before.connect, |connect| Limits::from_millis(connect, 0).connect),
+                        read: read.map_or(before.read, |read| Limits::from_millis(0, read).read),
+                    });
+                }
+            } else if let (Some(connect), Some(read)) = (connect, read) {
+                options = Some(Limits::from_millis(connect, read));
+            }
+        }
+        options
+    }
+
+    /// The name of the block that holds for all clients.
+    fn shared_block(&self) -> &str {
+        self.entries.name("feign.client.default-config").unwrap_or(SHARED)
+    }
+
+    /// Do keys win over beans? If not, Spring's own bean of request options wins over the keys as well.
+    fn properties_win(&self) -> bool {
+        self.entries
+            .flag("feign.client.default-to-properties")
+            .unwrap_or(true)
+    }
+
+    fn own_ribbon(&self, name: &str) -> String {
+        format!("{}.ribbon.{name}", self.client)
+    }
+
+    pub(super) fn spring_retry(&self) -> bool {
+        self.entries
+            .flag("spring.cloud.loadbalancer.retry.enabled")
+            .unwrap_or(false)
+    }
+
+    pub(super) fn ribbon_settings(&self) -> RibbonSettings {
+        let count = |name: &str| {
+            let own = self.entries.count(&self.own_ribbon(name));
+            own.or_else(|| self.entries.count(&format!("ribbon.{name}")))
+        };
+        let flag = |name: &str| {
+            let own = self.entries.flag(&self.own_ribbon(name));
+            own.or_else(|| self.entries.flag(&format!("ribbon.{name}")))
+        };
+        let statuses = self.entries.statuses(&self.own_ribbon("retryableStatusCodes"));
+        let statuses = statuses.or_else(|| self.entries.statuses("ribbon.retryableStatusCodes"));
+        let stats = |name: &str| {
+            self.entries
+                .count(&format!("niws.loadbalancer.{}.{name}", self.client))
+        };
+        let zones = |name: &str| {
+            let key = format!("ZoneAwareNIWSDiscoveryLoadBalancer.{}.{name}", self.client);
+            self.entries.decimal(&key)
+        };
+        let active_window = "niws.loadbalancer.serverStats.activeRequestsCount.effectiveWindowSeconds";
+        let filtering = |name: &str| format!("niws.loadbalancer.availabilityFilteringRule.{name}");
+        let default = self.release.ribbon_limits();
+        let by_ribbon = Limits {
+            connect: count("ConnectTimeout")
+                .map_or(default.connect, |limit| Limits::from_millis(limit, 0).connect),
+            read: count("ReadTimeout").map_or(default.read, |limit| Limits::from_millis(0, limit).read),
+        };
+        let spring_retry = self.spring_retry();
+        let options = self.options();
+        // Options that are not Spring's own are the whole configuration of a request, and have no counts in them. With
+        // spring-retry the counts are read elsewhere.
+        let counts = spring_retry || options.is_none();
+        RibbonSettings {
+            limits: options.unwrap_or(by_ribbon),
+            spring_retry,
+            same: count("MaxAutoRetries").filter(|_| counts).unwrap_or(0),
+            next: match count("MaxAutoRetriesNextServer") {
+                _ if !counts => 0,
+                next => next.unwrap_or(1),
+            },
+            all_operations: flag("OkToRetryOnAllOperations").unwrap_or(false),
+            statuses: statuses.filter(|_| spring_retry).unwrap_or(StatusSet::EMPTY),
+            rule: self
+                .entries
+                .rule(&self.own_ribbon("NFLoadBalancerRuleClassName"))
+                .unwrap_or_default(),
+            failures: stats("connectionFailureCountThreshold").unwrap_or(3),
+            trip_factor: seconds(stats("circuitTripTimeoutFactorSeconds").unwrap_or(10)),
+            trip_max: seconds(stats("circuitTripMaxTimeoutSeconds").unwrap_or(30)),
+            filter_tripped: self
+                .entries
+                .flag(&filtering("filterCircuitTripped"))
+                .unwrap_or(true),
+            active_limit: self
+                .entries
+                .count(&self.own_ribbon("ActiveConnectionsLimit"))
+                .or_else(|| self.entries.count(&filtering("activeConnectionsLimit")))
+                .unwrap_or(i32::MAX.unsigned_abs()),
+            active_window: seconds(self.entries.count(active_window).unwrap_or(600)),
+            zone_load: zones("triggeringLoadPerServerThreshold").unwrap_or(0.2),
+            zone_blackout: zones("avoidZoneWithBlackoutPercetage").unwrap_or(0.99999),
+            weight_interval: millis(count("ServerWeightTaskTimerInterval").unwrap_or(30_000)),
+        }
+    }
+
+    pub(super) fn hystrix_settings(&self) -> HystrixSettings {
+        let keys =
+            |name: &str| [self.command(), SHARED].map(|about| format!("hystrix.command.{about}.{name}"));
+        let count = |name, default| {
+            keys(name)
+                .iter()
+                .find_map(|key| self.entries.count(key))
+                .unwrap_or(default)
+        };
+        let flag = |name, default| {
+            keys(name)
+                .iter()
+                .find_map(|key| self.entries.flag(key))
+                .unwrap_or(default)
+        };
+        let timeout = count("execution.isolation.thread.timeoutInMilliseconds", 1000);
+        let (at_once, queue) = match self.isolation() {
+            Isolation::Semaphore => (
+                count("execution.isolation.semaphore.maxConcurrentRequests", 10),
+                0,
+            ),
+            Isolation::Thread => self.pool_size(),
+        };
+        HystrixSettings {
+            timeout: flag("execution.timeout.enabled", true).then(|| millis(timeout)),
+            at_once,
+            queue,
+            fallback_enabled: flag("fallback.enabled", true),
+            fallbacks_at_once: count("fallback.isolation.semaphore.maxConcurrentRequests", 10),
+            breaker_enabled: flag("circuitBreaker.enabled", true),
+            forced_open: flag("circuitBreaker.forceOpen", false),
+            forced_closed: flag("circuitBreaker.forceClosed", false),
+            volume: count("circuitBreaker.requestVolumeThreshold", 20),
+            error_percent: count("circuitBreaker.errorThresholdPercentage", 50),
+            sleep_window: millis(count("circuitBreaker.sleepWindowInMilliseconds", 5000)),
+            window: millis(count(WINDOW, 10_000)),
+            snapshot: millis(count("metrics.healthSnapshot.intervalInMilliseconds", 500)),
+        }
+    }
+
+    fn isolation(&self) -> Isolation {
+        [self.command(), SHARED]
+            .iter()
+            .find_map(|about| {
+                let key = format!("hystrix.command.{about}.execution.isolation.strategy");
+                self.entries.isolation(&key)
+            })
+            .unwrap_or_default()
+    }
+
+    /// The key of the thread pool: the client's name, which all its commands share, unless the command has another.
+    pub(super) fn pool_key(&self) -> &str {
+        self.entries
+            .name(&format!(
+                "hystrix.command.{}.threadPoolKeyOverride",
+                self.command()
+            ))
+            .unwrap_or(&self.client)
+    }
+
+    fn pool_keys(&self, name: &str) -> [String; 2] {
+        [self.pool_key(), SHARED].map(|about| format!("hystrix.threadpool.{about}.{name}"))
+    }
+
+    fn pool_number(&self, name: &str, default: i64) -> i64 {
+        let keys = self.pool_keys(name);
+        keys.iter()
+            .find_map(|key| self.entries.number(key))
+            .unwrap_or(default)
+    }
+
+    fn pool_may_grow(&self) -> bool {
+        let keys = self.pool_keys("allowMaximumSizeToDivergeFromCoreSize");
+        keys.iter()
+            .find_map(|key| self.entries.flag(key))
+            .unwrap_or(false)
+    }
+
+    /// How many calls may run at once, and how many may wait.
+    fn pool_size(&self) -> (u32, u32) {
+        let count = |number: i64| u32::try_from(number).unwrap_or(0);
+        let core = self.pool_number("coreSize", 10);
+        let queue = self.pool_number("maxQueueSize", -1);
+        if queue <= 0 {
+            // Handed over directly, so that the pool grows as soon as its core is busy.
+            let most = if self.pool_may_grow() {
+                core.max(self.pool_number("maximumSize", 10))
+            } else {
+                core
+            };
+            return (count(most), 0);
+        }
+        let threshold = self.pool_number("queueSizeRejectionThreshold", 5);
+        (count(core), count(queue.min(threshold)))
+    }
+
+    /// Hystrix wants windows whose length its buckets divide.
+    fn check_windows(&self) -> Result<(), SpringError> {
+        for about in self.entries.about(Family::Command).chain([SHARED]) {
+            let find = |name, default: i64| {
+                let [own, shared] = [about, SHARED].map(|about| format!("hystrix.command.{about}.{name}"));
+                let key = if self.entries.number(&own).is_some() {
+                    own
+                } else {
+                    shared
+                };
+                (self.entries.number(&key).unwrap_or(default), key)
+            };
+            let ((window, window_key), (buckets, buckets_key)) = (find(WINDOW, 10_000), find(BUCKETS, 10));
+            if window % buckets != 0 {
+                let text = self.entries.text(&window_key);
+                let (key, text, allowed) = if text.is_empty() {
+                    let allowed = format!("a number that divides the window of {window} ms");
+                    (buckets_key, window.to_string(), allowed)
+                } else {
+                    let allowed = format!("a multiple of `numBuckets`, which is {buckets}");
+                    (window_key, text.to_owned(), allowed)
+                };
+                return Err(SpringError::new(&key, &text, allowed));
+            }
+        }
+        Ok(())
+    }
+
+    /// The keys that do nothing in the nest, with the reason, in the order in which they were given.
+    ///
+    /// There is one for each key that was given and is not acted on, so none is passed over in silence. They are about the
+    /// setters that were called before.
+    ///
+    /// ```
+    /// use tower_outbound::nest::spring::{self, Reason};
+    ///
+    /// let config = spring::from_pairs(
+    ///     "orders",
+    ///     [("ribbon.readTimeout", "3000"), ("ribbon.MaxTotalConnections", "400")],
+    /// )?;
+    /// let remarks = config.remarks();
+    /// assert_eq!(remarks[0].reason(), &Reason::Misspelled { name: "ribbon.ReadTimeout".into() });
+    /// assert!(remarks[1].to_string().contains("the client that you bring"));
+    /// # Ok::<(), spring::SpringError>(())
+    /// ```
+    pub fn remarks(&self) -> Vec<Remark> {
+        self.entries.remarks(|key, known| match known.family {
+            Family::Ribbon => self.idle_ribbon(known),
+            Family::FeignConfig => self.idle_feign(key, known),
+            Family::Command => self.idle_command(known),
+            Family::Pool => self.idle_pool(known),
+            Family::Single => self.idle_single(known),
+            Family::Zones if self.ribbon_settings().rule != RibbonRule::ZoneAvoidance => {
+                Some(Reason::WithoutEffect("the rule does not look at zones"))
+            }
+            Family::Zones | Family::ServerStats => None,
+        })
+    }
+
+    fn idle_ribbon(&self, known: &Known) -> Option<Reason> {
+        let options = self.options().is_some();
+        let without = |why| Some(Reason::WithoutEffect(why));
+        match known.name {
+            "ConnectTimeout" | "ReadTimeout" if options => {
+                without("request options of Feign take the place of Ribbon's limits")
+            }
+            "MaxAutoRetries" | "MaxAutoRetriesNextServer" | "OkToRetryOnAllOperations"
+                if options && !self.spring_retry() =>
+            {
+                without(
+                    "request options of Feign switch Ribbon's retries off, unless spring-retry makes them",
+                )
+            }
+            "retryableStatusCodes" if !self.spring_retry() => {
+                without("statuses are retried with `spring.cloud.loadbalancer.retry.enabled=true` alone")
+            }
+            "ActiveConnectionsLimit" => self.idle_filter(),
+            "ServerWeightTaskTimerInterval"
+                if self.ribbon_settings().rule != RibbonRule::WeightedResponseTime =>
+            {
+                without("the rule has no weights")
+            }
+            _ => None,
+        }
+    }
+
+    /// The settings of a filter that the rule does not have.
+    fn idle_filter(&self) -> Option<Reason> {
+        let filters = matches!(
+            self.ribbon_settings().rule,
+            RibbonRule::AvailabilityFiltering | RibbonRule::ZoneAvoidance
+        );
+        (!filters).then_some(Reason::WithoutEffect("the rule does not look at it"))
+    }
+
+    fn idle_feign(&self, key: &str, known: &Known) -> Option<Reason> {
+        if known.about != self.client && known.about != self.shared_block() {
+            return Some(Reason::OtherClient);
+        }
+        if !self.release.reads_feign_config() {
+            return Some(Reason::NotInRelease(self.release));
+        }
+        let other = match known.name {
+            "connectTimeout" => "readTimeout",
+            "readTimeout" => "connectTimeout",
+            _ => return None,
+        };
+        if !self.properties_win() {
+            return Some(Reason::WithoutEffect(
+                "with `feign.client.default-to-properties=false` Spring's own bean of request options wins",
+            ));
+        }
+        let stem = key.strip_suffix(known.name)?;
+        let alone = self.entries.number(&format!("{stem}{other}")).is_none();
+        (alone && !self.release.any_block_is_options()).then_some(Reason::WithoutEffect(
+            "`connectTimeout` and `readTimeout` act only together, in one block",
+        ))
+    }
+
+    fn idle_command(&self, known: &Known) -> Option<Reason> {
+        let without = |why| Some(Reason::WithoutEffect(why));
+        let shared = known.about == SHARED;
+        if !shared && known.about != self.command() {
+            return Some(Reason::OtherCommand);
+        }
+        if !self.has_hystrix() {
+            return without(NO_HYSTRIX);
+        }
+        let settings = self.hystrix_settings();
+        match known.name {
+            "threadPoolKeyOverride" if shared => without("it is read for each command alone"),
+            BUCKETS => Some(Reason::NotActedOn(
+                "it must divide the window, and nothing else comes of it",
+            )),
+            "execution.isolation.thread.timeoutInMilliseconds" if settings.timeout.is_none() => {
+                without("`execution.timeout.enabled` is false")
+            }
+            "execution.isolation.semaphore.maxConcurrentRequests"
+                if self.isolation() == Isolation::Thread =>
+            {
+                without("the isolation is THREAD")
+            }
+            "fallback.isolation.semaphore.maxConcurrentRequests" if !settings.fallback_enabled => {
+                without("`fallback.enabled` is false")
+            }
+            name if name.starts_with("circuitBreaker.")
+                && name != "circuitBreaker.enabled"
+                && !settings.breaker_enabled =>
+            {
+                without("`circuitBreaker.enabled` is false")
+            }
+            _ => None,
+        }
+    }
+
+    fn idle_pool(&self, known: &Known) -> Option<Reason> {
+        let without = |why| Some(Reason::WithoutEffect(why));
+        if known.about != SHARED && known.about != self.pool_key() {
+            return Some(Reason::OtherCommand);
+        }
+        if !self.has_hystrix() {
+            return without(NO_HYSTRIX);
+        }
+        if self.isolation() == Isolation::Semaphore {
+            return without("the isolation is SEMAPHORE");
+        }
+        let queue = self.pool_number("maxQueueSize", -1) > 0;
+        match known.name {
+            "maximumSize" if !self.pool_may_grow() => {
+                without("`allowMaximumSizeToDivergeFromCoreSize` is not true")
+            }
+            "maximumSize" | "allowMaximumSizeToDivergeFromCoreSize" if queue => {
+                Some(Reason::NotActedOn("a pool with a queue has its core alone"))
+            }
+            "queueSizeRejectionThreshold" if !queue => without("there is no queue"),
+            _ => None,
+        }
+    }
+
+    fn idle_single(&self, known: &Known) -> Option<Reason> {
+        match known.name {
+            "niws.loadbalancer.availabilityFilteringRule.filterCircuitTripped" => self.idle_filter(),
+            "niws.loadbalancer.availabilityFilteringRule.activeConnectionsLimit" => {
+                let own = self.own_ribbon("ActiveConnectionsLimit");
+                let overruled = self.entries.number(&own).is_some();
+                let overruled = overruled.then_some(Reason::WithoutEffect(
+                    "the client has an `ActiveConnectionsLimit` of its own",
+                ));
+                self.idle_filter().or(overruled)
+            }
+            "feign.client.default-config" | "feign.client.default-to-properties"
+                if !self.release.reads_feign_config() =>
+            {
+                Some(Reason::NotInRelease(self.release))
+            }
+            _ => None,
+        }
+    }
+}
+
+const NO_HYSTRIX: &str = "the nest has no Hystrix, since `feign.hystrix.enabled` is not true";
