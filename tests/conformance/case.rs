@@ -11,6 +11,11 @@ pub(crate) struct Case {
 }
 
 impl Case {
+    /// A case that is made by hand.
+    pub(crate) fn by_hand(whole: Value) -> Case {
+        Case { whole }
+    }
+
     pub(crate) fn id(&self) -> &str {
         self.text("id")
     }

@@ -106,6 +106,8 @@ async fn accept(listener: TcpListener, script: Arc<[Step]>, server: usize, seen:
 async fn serve(mut stream: TcpStream, step: Step, server: usize, seen: Seen) -> io::Result<()> {
     let note = |method: String| seen.lock().unwrap().push((Instant::now(), server, method));
     if let Step::CloseBeforeRead = step {
+        // Until its first byte is there, so that it is not taken for a connect that failed.
+        let _ = stream.peek(&mut [0]).await;
         note("?".to_owned());
         return stream.set_zero_linger();
     }
@@ -159,7 +161,10 @@ fn head(answer: &Answer, length: usize) -> String {
 /// Puts a date in the place of `{http_date:+N}`.
 #[expect(clippy::disallowed_methods, reason = "an HTTP date is a point of wall time")]
 fn dated(value: &str) -> String {
-    match value.strip_prefix("{http_date:+").and_then(|rest| rest.strip_suffix('}')) {
+    match value
+        .strip_prefix("{http_date:+")
+        .and_then(|rest| rest.strip_suffix('}'))
+    {
         Some(after) => {
             let after = Duration::from_millis(after.parse().expect("milliseconds"));
             httpdate::fmt_http_date(std::time::SystemTime::now() + after)
@@ -227,6 +232,8 @@ impl Blackhole {
                 }
             }
         }
-        Err(io::Error::other("the accept queue of this system cannot be filled"))
+        Err(io::Error::other(
+            "the accept queue of this system cannot be filled",
+        ))
     }
 }

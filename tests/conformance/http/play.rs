@@ -18,7 +18,7 @@ use super::{
     script::{Calls, calls, servers},
     settings::{Decoder, Fallback, ReturnType, Settings},
     stack::{Built, OfFallback, build},
-    told::{Attempt, Breaker, Call, Execution, Stats, Told},
+    told::{Attempt, Call, Execution, Told},
 };
 use crate::case::Case;
 
@@ -89,7 +89,11 @@ struct Player {
 enum Got {
     Value(String),
     Fallback(String),
-    Failed { fault: Fault, in_body: bool, bad_request: bool },
+    Failed {
+        fault: Fault,
+        in_body: bool,
+        bad_request: bool,
+    },
 }
 
 impl Player {
@@ -98,7 +102,11 @@ impl Player {
     }
 
     fn at(&self, instant: Instant) -> u64 {
-        instant.saturating_duration_since(self.begun).as_millis().try_into().unwrap()
+        instant
+            .saturating_duration_since(self.begun)
+            .as_millis()
+            .try_into()
+            .unwrap()
     }
 
     async fn call(&mut self, uri: &Uri) -> Result<(), BoxError> {
@@ -197,7 +205,8 @@ impl Player {
                 // Its answer may have been counted as a failure further up.
                 Outcome::Ended(name) if name.starts_with("status(") => {}
                 Outcome::Ended(name) if *name != told => {
-                    self.contradictions.push(format!("attempt {n}: {name} in the client, {told} in the trail"));
+                    self.contradictions
+                        .push(format!("attempt {n}: {name} in the client, {told} in the trail"));
                 }
                 Outcome::Ended(_) => {}
                 Outcome::Dropped => self.outcomes[before + n] = Some(told),
@@ -205,12 +214,22 @@ impl Player {
         }
     }
 
-    fn tell(&mut self, got: Got, fallback_failed: bool, caused: usize, started: u64, returned: u64, before: usize) {
+    fn tell(
+        &mut self,
+        got: Got,
+        fallback_failed: bool,
+        caused: usize,
+        started: u64,
+        returned: u64,
+        before: usize,
+    ) {
         let nest = self.level == "nest";
         let (kind, hystrix, value) = match got {
             Got::Value(value) => ("success".to_owned(), None, Some(value)),
             Got::Fallback(value) => ("fallback".to_owned(), None, Some(value)),
-            Got::Failed { bad_request: true, .. } => ("bad_request".to_owned(), None, None),
+            Got::Failed {
+                bad_request: true, ..
+            } => ("bad_request".to_owned(), None, None),
             Got::Failed { fault, in_body, .. } => {
                 let (kind, hystrix) = self.failure(fault, in_body);
                 (kind, nest.then_some(hystrix), None)
@@ -237,7 +256,11 @@ impl Player {
                 _ if fallback_failed => Some("FALLBACK_FAILURE"),
                 _ => Some("FALLBACK_MISSING"),
             };
-            let mut events: Vec<_> = [Some(first), second].into_iter().flatten().map(str::to_owned).collect();
+            let mut events: Vec<_> = [Some(first), second]
+                .into_iter()
+                .flatten()
+                .map(str::to_owned)
+                .collect();
             events.sort();
             self.told.executions.push(Execution { at: returned, events });
         }
@@ -245,7 +268,10 @@ impl Player {
         let open = self.built.breaker.as_ref().is_some_and(is_open);
         self.told.calls.push(Call {
             kind,
-            chain: hystrix.map(|name| format!("hystrix_runtime({name})")).into_iter().collect(),
+            chain: hystrix
+                .map(|name| format!("hystrix_runtime({name})"))
+                .into_iter()
+                .collect(),
             value,
             started,
             returned,

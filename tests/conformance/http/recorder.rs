@@ -57,7 +57,10 @@ pub(super) struct Recorder<S> {
 
 impl<S> Recorder<S> {
     pub(super) fn new(client: S, addresses: &[SocketAddr], log: Log) -> Self {
-        let servers = addresses.iter().enumerate().map(|(number, address)| (address.port(), number));
+        let servers = addresses
+            .iter()
+            .enumerate()
+            .map(|(number, address)| (address.port(), number));
         Recorder {
             client,
             servers: Arc::new(servers.collect()),
@@ -101,7 +104,7 @@ where
             let sent = sent.await;
             running.end(match &sent {
                 Ok(response) => format!("status({})", response.status().as_u16()),
-                Err(error) => name(Fault::of(&**error), false),
+                Err(error) => name_of(error, false),
             });
             sent
         })
@@ -141,6 +144,20 @@ pub(super) fn name(fault: Fault, in_body: bool) -> String {
         _ => return format!("{:?}", fault.kind()),
     }
     .to_owned()
+}
+
+/// An error by the name that the cases have for its fault.
+pub(super) fn name_of(error: &BoxError, in_body: bool) -> String {
+    let fault = Fault::of(&**error);
+    // A reset before the connect has come back is one too.
+    let reset = chain(&**error).any(|link| {
+        let io = link.downcast_ref::<std::io::Error>();
+        io.is_some_and(|io| io.kind() == std::io::ErrorKind::ConnectionReset)
+    });
+    if fault.kind() == FaultKind::Connect && reset {
+        return "connection_reset".to_owned();
+    }
+    name(fault, in_body)
 }
 
 /// Is an error of this type in the chain?

@@ -56,23 +56,31 @@ impl Step {
     fn of(value: &Value) -> Step {
         let text = |key: &str| value[key].as_str().unwrap_or_default().to_owned();
         let answer = || Answer {
-            status: value["status"].as_u64().and_then(|status| status.try_into().ok()).expect("a status"),
+            status: value["status"]
+                .as_u64()
+                .and_then(|status| status.try_into().ok())
+                .expect("a status"),
             headers: value["headers"]
                 .as_object()
                 .into_iter()
                 .flatten()
-                .flat_map(|(name, values)| match values {
-                    Value::Array(values) => values.clone(),
-                    one => vec![one.clone()],
-                }
-                .into_iter()
-                .map(|value| (name.clone(), value.as_str().expect("a header's text").to_owned())))
+                .flat_map(|(name, values)| {
+                    match values {
+                        Value::Array(values) => values.clone(),
+                        one => vec![one.clone()],
+                    }
+                    .into_iter()
+                    .map(|value| (name.clone(), value.as_str().expect("a header's text").to_owned()))
+                })
                 .collect(),
             body: text("body"),
         };
         let short = |end| Step::ShortBody {
             answer: answer(),
-            announced: value["content_length"].as_u64().and_then(|length| length.try_into().ok()).expect("a length"),
+            announced: value["content_length"]
+                .as_u64()
+                .and_then(|length| length.try_into().ok())
+                .expect("a length"),
             end,
         };
         match value["do"].as_str().expect("a step does something") {
@@ -98,14 +106,21 @@ pub(super) fn servers(case: &Case) -> Vec<Server> {
         .as_array()
         .into_iter()
         .flatten()
-        .map(|server| match server["kind"].as_str().expect("a server has a kind") {
-            "refuse" => Server::Refuses,
-            "blackhole" => Server::Blackhole,
-            "listen" => Server::Listens(
-                server["script"].as_array().expect("a script").iter().map(Step::of).collect(),
-            ),
-            other => panic!("server {other}"),
-        })
+        .map(
+            |server| match server["kind"].as_str().expect("a server has a kind") {
+                "refuse" => Server::Refuses,
+                "blackhole" => Server::Blackhole,
+                "listen" => Server::Listens(
+                    server["script"]
+                        .as_array()
+                        .expect("a script")
+                        .iter()
+                        .map(Step::of)
+                        .collect(),
+                ),
+                other => panic!("server {other}"),
+            },
+        )
         .collect()
 }
 

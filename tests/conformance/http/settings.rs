@@ -72,6 +72,8 @@ pub(super) struct Hystrix {
 #[derive(Debug, Clone)]
 pub(super) struct Settings {
     pub(super) transport: Transport,
+    /// Of the machine's time zone from GMT, in minutes.
+    pub(super) zone: i64,
     pub(super) connect: u64,
     pub(super) read: u64,
     pub(super) retryer: Option<Retryer>,
@@ -90,8 +92,9 @@ pub(super) struct Settings {
 }
 
 /// All that the settings of these levels consist of. What is not here is not understood, and no case may have it.
-const KNOWN: [&str; 27] = [
+const KNOWN: [&str; 28] = [
     "transport",
+    "user.timezone",
     "feign_version",
     "feign.options.connectTimeoutMillis",
     "feign.options.readTimeoutMillis",
@@ -124,7 +127,11 @@ impl Settings {
     pub(super) fn of(case: &Case) -> Settings {
         let config = case.config().as_object().expect("settings are an object");
         for key in config.keys() {
-            assert!(KNOWN.contains(&key.as_str()), "{}: unknown setting {key}", case.id());
+            assert!(
+                KNOWN.contains(&key.as_str()),
+                "{}: unknown setting {key}",
+                case.id()
+            );
         }
         let number = |key: &str, default: u64| match case.setting(key) {
             Value::Null => default,
@@ -159,6 +166,7 @@ impl Settings {
                 "apache_httpclient" => Transport::Apache,
                 other => panic!("transport {other}"),
             },
+            zone: text("user.timezone").map_or(0, zone),
             connect,
             read,
             retryer: match case.setting("feign.retryer") {
@@ -194,10 +202,20 @@ impl Settings {
                 .split(',')
                 .filter_map(|code| code.trim().parse().ok())
                 .collect(),
-            same: if counts { number("ribbon.MaxAutoRetries", 0) } else { 0 },
-            next: if counts { number("ribbon.MaxAutoRetriesNextServer", 1) } else { 0 },
+            same: if counts {
+                number("ribbon.MaxAutoRetries", 0)
+            } else {
+                0
+            },
+            next: if counts {
+                number("ribbon.MaxAutoRetriesNextServer", 1)
+            } else {
+                0
+            },
             retry_all: flag("ribbon.OkToRetryOnAllOperations", false),
-            rule: match text("ribbon.NFLoadBalancerRuleClassName").map(|name| name.rsplit('.').next().unwrap()) {
+            rule: match text("ribbon.NFLoadBalancerRuleClassName")
+                .map(|name| name.rsplit('.').next().unwrap())
+            {
                 None | Some("ZoneAvoidanceRule") => Rule::ZoneAvoidance,
                 Some("RoundRobinRule") => Rule::RoundRobin,
                 Some("AvailabilityFilteringRule") => Rule::AvailabilityFiltering,
@@ -228,4 +246,18 @@ impl Settings {
             },
         }
     }
+}
+
+/// A zone by its distance, as `GMT-05:00`.
+fn zone(name: &str) -> i64 {
+    let distance = name
+        .strip_prefix("GMT")
+        .unwrap_or_else(|| panic!("time zone {name}"));
+    let (hours, minutes) = distance.split_once(':').unwrap_or((distance, "0"));
+    if hours.is_empty() {
+        return 0;
+    }
+    let number = |text: &str| text.parse::<i64>().unwrap_or_else(|_| panic!("time zone {name}"));
+    let hours = number(hours);
+    hours * 60 + number(minutes) * hours.signum()
 }

@@ -75,7 +75,11 @@ pub(super) fn build(case: &Case, addresses: &[SocketAddr], log: Log) -> Result<B
                 Decoder::BadRequestOn4xx => StatusPolicy::client_errors_ignored(),
                 _ => StatusPolicy::feign(),
             };
-            let statuses = if settings.decode404 && settings.return_type == ReturnType::Text { statuses.decode_404() } else { statuses };
+            let statuses = if settings.decode404 && settings.return_type == ReturnType::Text {
+                statuses.decode_404()
+            } else {
+                statuses
+            };
             let service = ServiceBuilder::new()
                 .layer(RecordTrailLayer::new().every_call(true))
                 .backoff_retry(retry)
@@ -90,7 +94,11 @@ pub(super) fn build(case: &Case, addresses: &[SocketAddr], log: Log) -> Result<B
             let handle = balance.handle();
             let service = ServiceBuilder::new()
                 .layer(RecordTrailLayer::new().every_call(true))
-                .idempotent_retry(policy.same_endpoint(settings.same as u32).next_endpoint(settings.next as u32))
+                .idempotent_retry(
+                    policy
+                        .same_endpoint(settings.same as u32)
+                        .next_endpoint(settings.next as u32),
+                )
                 .layer(balance)
                 .read_timeout(read)?
                 .service(client);
@@ -113,7 +121,9 @@ where
 }
 
 pub(super) fn text(text: &'static str) -> AnswerBody {
-    Full::from(text).map_err(|never: Infallible| match never {}).boxed_unsync()
+    Full::from(text)
+        .map_err(|never: Infallible| match never {})
+        .boxed_unsync()
 }
 
 /// Did the call end with its answer's body?

@@ -57,7 +57,10 @@ pub(super) struct Call {
 impl Call {
     /// Hystrix' own type of the failure, if the caller got one.
     pub(super) fn hystrix_type(&self) -> Option<&str> {
-        self.chain.first()?.strip_prefix("hystrix_runtime(")?.strip_suffix(')')
+        self.chain
+            .first()?
+            .strip_prefix("hystrix_runtime(")?
+            .strip_suffix(')')
     }
 }
 
@@ -138,7 +141,9 @@ impl Told {
                     value: call["value"].as_str().map(str::to_owned),
                     started: number(&call["started_ms"]),
                     returned: number(&call["returned_ms"]),
-                    attempts_during: call["attempts_during_call"].as_u64().map(|count| count.try_into().unwrap()),
+                    attempts_during: call["attempts_during_call"]
+                        .as_u64()
+                        .map(|count| count.try_into().unwrap()),
                     open_after: call["breaker_open_after"].as_bool(),
                 })
                 .collect(),
@@ -150,11 +155,15 @@ impl Told {
                 total: number(&stats["total_requests"]),
                 tripped: stats["circuit_tripped"].as_bool().expect("a flag"),
             }),
-            ribbon_error: observed["ribbon_error"].is_array().then(|| chain(&observed["ribbon_error"])),
+            ribbon_error: observed["ribbon_error"]
+                .is_array()
+                .then(|| chain(&observed["ribbon_error"])),
             breaker: observed["breaker"].is_object().then(|| {
                 let breaker = &observed["breaker"];
                 Breaker {
-                    circuit: breaker["open"].as_bool().map(|open| (open, text(&breaker["state"]))),
+                    circuit: breaker["open"]
+                        .as_bool()
+                        .map(|open| (open, text(&breaker["state"]))),
                     total: number(&breaker["health_total"]),
                     errors: number(&breaker["health_errors"]),
                     percent: number(&breaker["health_error_percent"]),
@@ -183,11 +192,16 @@ fn chain(links: &Value) -> Vec<String> {
 }
 
 fn text(value: &Value) -> String {
-    value.as_str().unwrap_or_else(|| panic!("a text in place of {value}")).to_owned()
+    value
+        .as_str()
+        .unwrap_or_else(|| panic!("a text in place of {value}"))
+        .to_owned()
 }
 
 fn number(value: &Value) -> u64 {
-    value.as_u64().unwrap_or_else(|| panic!("a number in place of {value}"))
+    value
+        .as_u64()
+        .unwrap_or_else(|| panic!("a number in place of {value}"))
 }
 
 fn index(value: &Value) -> usize {

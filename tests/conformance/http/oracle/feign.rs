@@ -20,7 +20,10 @@ pub(super) enum Outcome {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Error {
     /// Retried, if the retryer has attempts left.
-    Retryable { date: Option<Date>, cause: Cause },
+    Retryable {
+        date: Option<Date>,
+        cause: Cause,
+    },
     /// The body failed.
     Body(Failure),
     Status(u16),
@@ -61,7 +64,11 @@ impl Error {
     pub(super) fn chain(&self) -> Vec<String> {
         match self {
             Error::Retryable { date, cause } => {
-                let own = if date.is_some() { "feign_retryable(retry_after)" } else { "feign_retryable" };
+                let own = if date.is_some() {
+                    "feign_retryable(retry_after)"
+                } else {
+                    "feign_retryable"
+                };
                 let mut chain = vec![own.to_owned()];
                 match cause {
                     Cause::Failure(failure) => chain.push(failure.name().to_owned()),
@@ -116,7 +123,11 @@ async fn pause(world: &World, interrupt: &Interrupt, retryer: &Retryer, n: u64, 
             let latest = date.latest.clamp(0, cap);
             let given = {
                 let done = world.told.borrow().sleeps.len();
-                world.given.sleeps.get(done).map_or(latest, |given| i64::try_from(*given).unwrap())
+                world
+                    .given
+                    .sleeps
+                    .get(done)
+                    .map_or(latest, |given| i64::try_from(*given).unwrap())
             };
             u64::try_from(given.clamp(earliest, latest)).unwrap()
         }
@@ -128,7 +139,9 @@ async fn pause(world: &World, interrupt: &Interrupt, retryer: &Retryer, n: u64, 
         world.told.borrow_mut().sleeps.push(0);
         return true;
     }
-    if !world.settings.interrupted_pauses_throw {
+    // Where an interrupt ends the call, the recordings have pauses once they are over.
+    let afterwards = world.settings.interrupted_pauses_throw && !world.ways.work_stops;
+    if !afterwards {
         world.told.borrow_mut().sleeps.push(pause);
     }
     let interrupted = tokio::select! {
@@ -140,10 +153,10 @@ async fn pause(world: &World, interrupt: &Interrupt, retryer: &Retryer, n: u64, 
         } => true,
         () = sleep(Duration::from_millis(pause)) => false,
     };
-    if world.settings.interrupted_pauses_throw {
-        if interrupted {
-            return false;
-        }
+    if world.settings.interrupted_pauses_throw && interrupted {
+        return false;
+    }
+    if afterwards {
         world.told.borrow_mut().sleeps.push(pause);
     }
     true
@@ -209,7 +222,7 @@ async fn decode_error(world: &World, head: &Head, status: u16) -> Error {
     }
     // Into the message, as far as it comes.
     let _ = wire::read(world, head).await;
-    match head.retry_after.as_deref().map(|value| read_date(value, world.ways.not_java)) {
+    match head.retry_after.as_deref().map(|value| read_date(value, world)) {
         Some(RetryAfter::Date(date)) => Error::Retryable {
             date: Some(date),
             cause: Cause::Status(status),
@@ -225,14 +238,23 @@ enum RetryAfter {
     TooLong,
 }
 
-fn read_date(value: &str, not_java: bool) -> RetryAfter {
+fn read_date(value: &str, world: &World) -> RetryAfter {
+    // A date that is read in a zone west of Greenwich lies later.
+    let west = if world.ways.gmt {
+        0
+    } else {
+        -world.settings.zone * 60_000
+    };
     let value = value.trim_matches([' ', '\t']);
-    if let Some(after) = value.strip_prefix("{http_date:+").and_then(|rest| rest.strip_suffix('}')) {
+    if let Some(after) = value
+        .strip_prefix("{http_date:+")
+        .and_then(|rest| rest.strip_suffix('}'))
+    {
         let after: i64 = after.parse().unwrap();
         // Whole seconds, cut.
         return RetryAfter::Date(Date {
-            earliest: after - 1020,
-            latest: after,
+            earliest: after - 1020 + west,
+            latest: after + west,
         });
     }
     if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -245,7 +267,7 @@ fn read_date(value: &str, not_java: bool) -> RetryAfter {
                 })
             }
             // Ours is the longest there is.
-            Err(_) if not_java => RetryAfter::Date(Date {
+            Err(_) if world.ways.not_java => RetryAfter::Date(Date {
                 earliest: i64::MAX,
                 latest: i64::MAX,
             }),
@@ -275,7 +297,12 @@ fn gmt(value: &str) -> Option<bool> {
     let day: u32 = words.next()?.parse().ok()?;
     let month = words.next()?;
     let year: u32 = words.next()?.parse().ok()?;
-    let time: Vec<u32> = words.next()?.split(':').map(str::parse).collect::<Result<_, _>>().ok()?;
+    let time: Vec<u32> = words
+        .next()?
+        .split(':')
+        .map(str::parse)
+        .collect::<Result<_, _>>()
+        .ok()?;
     let known = weekdays.contains(&weekday)
         && months.contains(&month)
         && (1..=31).contains(&day)

@@ -42,7 +42,9 @@ impl Circuit {
             let ends = self.ticks_from + (interval + 1) * self.settings.snapshot;
             ends <= tick && tick < ends + self.settings.window
         });
-        seen.fold((0, 0), |(total, errors), (_, error)| (total + 1, errors + u64::from(*error)))
+        seen.fold((0, 0), |(total, errors), (_, error)| {
+            (total + 1, errors + u64::from(*error))
+        })
     }
 
     fn ticks_until(&mut self, now: u64) {
@@ -105,7 +107,10 @@ impl Circuit {
             (Some(_), true) => "HALF_OPEN",
         };
         Breaker {
-            circuit: self.settings.breaker.then(|| (self.opened_at.is_some(), state.to_owned())),
+            circuit: self
+                .settings
+                .breaker
+                .then(|| (self.opened_at.is_some(), state.to_owned())),
             total,
             errors,
             percent: percent(total, errors),
@@ -168,7 +173,14 @@ pub(super) async fn call(world: &Rc<World>) -> (String, Vec<String>, Option<Stri
             world.circuit.borrow_mut().end(world.now(), Some(true));
             let chain = error.chain();
             let cause = chain[0].clone();
-            fail(world, "FAILURE", "COMMAND_EXCEPTION", &error.kind(), chain, &cause)
+            fail(
+                world,
+                "FAILURE",
+                "COMMAND_EXCEPTION",
+                &error.kind(),
+                chain,
+                &cause,
+            )
         }
         Ended::Timeout => {
             world.circuit.borrow_mut().end(world.now(), Some(true));

@@ -40,6 +40,8 @@ pub(super) struct Ways {
     pub(super) no_resends: bool,
     /// A short body is an error.
     pub(super) short_bodies: bool,
+    /// Dates are in GMT.
+    pub(super) gmt: bool,
     /// What only Java has is not there.
     pub(super) not_java: bool,
     /// Each attempt is booked on its own server.
@@ -52,6 +54,7 @@ impl Ways {
         caller_leaves: false,
         no_resends: false,
         short_bodies: false,
+        gmt: false,
         not_java: false,
         booked_there: false,
     };
@@ -61,16 +64,18 @@ impl Ways {
         caller_leaves: true,
         no_resends: true,
         short_bodies: true,
+        gmt: true,
         not_java: true,
         booked_there: true,
     };
 
     /// The switches by the names of the deviations.
-    pub(super) const SWITCHES: [Deviation; 6] = [
+    pub(super) const SWITCHES: [Deviation; 7] = [
         Deviation::WorkStopsWithItsCaller,
         Deviation::CallerLeavesAtTheDeadline,
         Deviation::NoHiddenResends,
         Deviation::ShortBodiesAreErrors,
+        Deviation::HttpDatesAreGmt,
         Deviation::JavaOnly,
         Deviation::AttemptsAreBookedWhereTheyWent,
     ];
@@ -81,6 +86,7 @@ impl Ways {
             Deviation::CallerLeavesAtTheDeadline => self.caller_leaves = ours,
             Deviation::NoHiddenResends => self.no_resends = ours,
             Deviation::ShortBodiesAreErrors => self.short_bodies = ours,
+            Deviation::HttpDatesAreGmt => self.gmt = ours,
             Deviation::JavaOnly => self.not_java = ours,
             Deviation::AttemptsAreBookedWhereTheyWent => self.booked_there = ours,
             other => unreachable!("{} is no switch of this oracle", other.name()),
@@ -117,7 +123,10 @@ pub(super) fn tell(case: &Case, ways: Ways, given: &Given) -> Told {
     let local = tokio::task::LocalSet::new();
     let case = case.clone();
     let given = given.clone();
-    local.block_on(&runtime, async move { World::new(&case, ways, given).play().await })
+    local.block_on(
+        &runtime,
+        async move { World::new(&case, ways, given).play().await },
+    )
 }
 
 /// Everything that a case happens in.

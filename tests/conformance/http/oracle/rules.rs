@@ -40,7 +40,9 @@ impl Choice {
                 self.round_robin_filtered(books.len(), available)
             }
             Rule::BestAvailable => {
-                let best = (0..books.len()).filter(available).min_by_key(|server| books[*server].active);
+                let best = (0..books.len())
+                    .filter(available)
+                    .min_by_key(|server| books[*server].active);
                 match best {
                     Some(server) => server,
                     None => self.round_robin(books.len()),

@@ -138,7 +138,9 @@ async fn once(world: &World, server: usize) -> Result<Head, Failure> {
             }
             Ok(head(world, answer, Body::Whole(answer.body.clone())))
         }
-        Step::ShortBody { answer, end, .. } => Ok(head(world, answer, Body::Short(answer.body.clone(), *end))),
+        Step::ShortBody { answer, end, .. } => {
+            Ok(head(world, answer, Body::Short(answer.body.clone(), *end)))
+        }
     }
 }
 
@@ -175,7 +177,11 @@ pub(super) async fn read(world: &World, head: &Head) -> Result<String, Failure> 
         ShortEnd::Resets => {
             let wait = RESET_AFTER.min(world.settings.read);
             sleep(Duration::from_millis(wait)).await;
-            Err(if wait < RESET_AFTER { Failure::ReadTimeout } else { Failure::ConnectionReset })
+            Err(if wait < RESET_AFTER {
+                Failure::ReadTimeout
+            } else {
+                Failure::ConnectionReset
+            })
         }
     }
 }
