@@ -6,6 +6,7 @@
 //! | layer | module | what it does |
 //! | --- | --- | --- |
 //! | `RecordTrail` | [`observe`] | marks where a call begins and ends; puts its trail on the outcome |
+//! | `Fallback` | [`fallback`] | answers in place of an error |
 //! | `CircuitBreaker` | [`breaker`] | rejects while the dependency is down |
 //! | `ExecutionTimeout` | [`timeout`] | limits the whole call, and sets its deadline |
 //! | `Bulkhead` | [`bulkhead`] | limits how many calls are in flight at once |
@@ -56,6 +57,9 @@ pub mod classify;
 #[cfg(feature = "discover")]
 #[cfg_attr(docsrs, doc(cfg(feature = "discover")))]
 pub mod discover;
+#[cfg(feature = "fallback")]
+#[cfg_attr(docsrs, doc(cfg(feature = "fallback")))]
+pub mod fallback;
 pub mod nest;
 #[cfg(feature = "trail")]
 #[cfg_attr(docsrs, doc(cfg(feature = "trail")))]

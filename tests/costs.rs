@@ -28,8 +28,9 @@ use tower_outbound::{
     balance::{LoadBalance, LoadBalanceLayer},
     breaker::{Breaker, CircuitBreaker, CircuitBreakerLayer, Force},
     bulkhead::{Bulkhead, BulkheadLayer, BulkheadService},
-    call::{BoxError, Endpoints, HostHeader, OutboundRequest, Semantics},
+    call::{BoxError, Endpoints, ErrorRef, HostHeader, OutboundRequest, Semantics},
     classify::{StatusErrorClassifier, StatusErrorClassifierLayer, StatusPolicy},
+    fallback::{Fallback, FallbackLayer},
     nest::NestBuilder,
     observe::{RecordTrail, RecordTrailLayer},
     retry::{Backoff, BackoffRetry, BackoffRetryLayer, Idempotent, IdempotentRetry, IdempotentRetryLayer},
@@ -264,6 +265,12 @@ fn bulkhead<S>(inner: S) -> BulkheadService<S> {
     BulkheadLayer::new(Bulkhead::new("orders").unwrap()).layer(inner)
 }
 
+type Instead = fn(ErrorRef<'_>) -> std::future::Ready<Result<Response<Empty<Bytes>>, BoxError>>;
+
+fn fallback<S>(inner: S) -> Fallback<S, Instead> {
+    FallbackLayer::of((|_| std::future::ready(Ok(Response::new(Empty::new())))) as Instead).layer(inner)
+}
+
 fn trail<S>(inner: S) -> RecordTrail<S> {
     RecordTrailLayer::new().layer(inner)
 }
@@ -288,6 +295,7 @@ fn a_layer_allocates_nothing_over_a_service_that_answers_at_once() {
         ("LoadBalance", allocations(balance(AT_ONCE), || get(8))),
         ("CircuitBreaker", allocations(breaker(AT_ONCE), || get(8))),
         ("Bulkhead", allocations(bulkhead(AT_ONCE), || get(8))),
+        ("Fallback", allocations(fallback(AT_ONCE), || get(8))),
         ("RecordTrail", allocations(trail(AT_ONCE), || get(8))),
         (
             "BackoffRetry of a type of one's own",
@@ -363,6 +371,7 @@ fn a_call_that_has_to_be_waited_for_allocates_nothing_more() {
         ("LoadBalance", allocations(balance(LATER), || get(8))),
         ("CircuitBreaker", allocations(breaker(LATER), || get(8))),
         ("Bulkhead", allocations(bulkhead(LATER), || get(8))),
+        ("Fallback", allocations(fallback(LATER), || get(8))),
         ("RecordTrail", allocations(trail(LATER), || get(8))),
         ("BackoffRetry", allocations(backoff(LATER), || Ping)),
         ("IdempotentRetry", allocations(idempotent(LATER), || Ping)),
@@ -450,6 +459,7 @@ fn services_and_futures_are_small() {
         ("LoadBalance", sizes::<_, Get>(balance), (64, 48)),
         ("CircuitBreaker", sizes::<_, Get>(breaker), (40, 48)),
         ("Bulkhead", sizes::<_, Get>(bulkhead), (24, 32)),
+        ("Fallback", sizes::<_, Get>(fallback), (16, 24)),
         ("RecordTrail", sizes::<_, Get>(trail), (16, 104)),
         (
             "the nest",

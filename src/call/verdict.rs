@@ -2,7 +2,7 @@
 
 use std::{error::Error, sync::Arc};
 
-use super::fault::{Fault, FaultKind, StatusError};
+use super::fault::{FallbackRejected, Fault, FaultKind, StatusError};
 
 /// An error as classifiers see it, whatever layer it comes from.
 pub type ErrorRef<'a> = &'a (dyn Error + Send + Sync + 'static);
@@ -22,10 +22,14 @@ impl Verdict {
     /// The verdict on an error: the one it was given when it was classified, or else the one its [`Fault`] has.
     ///
     /// Rejections by a layer of this crate, and finding no endpoint, are [`Ignored`](Verdict::Ignored): no server
-    /// had a part in them. All other faults are a [`Failure`](Verdict::Failure).
+    /// had a part in them. Where it was a fallback that was turned away, the error of the call decides. All other faults
+    /// are a [`Failure`](Verdict::Failure).
     pub fn of(error: &(dyn Error + 'static)) -> Verdict {
         if let Some(status) = StatusError::of(error) {
             return status.verdict();
+        }
+        if let Some(fallback) = FallbackRejected::of(error) {
+            return Verdict::of(fallback.original());
         }
         match Fault::of(error).kind() {
             FaultKind::Rejected(_) | FaultKind::NoEndpoint => Verdict::Ignored,
@@ -113,8 +117,14 @@ mod tests {
             let error = FaultError::new(Fault::new(kind, Sent::No), "turned away");
             assert_eq!(Verdict::of(&error), Verdict::Ignored, "{kind:?}");
         }
-        let reset = io::Error::from(io::ErrorKind::ConnectionReset);
-        assert_eq!(Verdict::of(&reset), Verdict::Failure);
+        let reset = || io::Error::from(io::ErrorKind::ConnectionReset);
+        assert_eq!(Verdict::of(&reset()), Verdict::Failure);
+        let fallback = FallbackRejected::new(1, reset().into());
+        assert_eq!(
+            Verdict::of(&fallback),
+            Verdict::Failure,
+            "the call was not turned away"
+        );
     }
 
     #[test]

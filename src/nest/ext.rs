@@ -61,6 +61,14 @@ pub trait ServiceBuilderExt<L>: sealed::Sealed + Sized {
     #[cfg_attr(docsrs, doc(cfg(feature = "trail")))]
     fn record_trail(self) -> ServiceBuilder<Stack<crate::observe::RecordTrailLayer, L>>;
 
+    /// Answers in place of an error, by a closure that gets the error; at most 10 at once.
+    #[cfg(feature = "fallback")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "fallback")))]
+    fn fallback<F, Fut>(self, fallback: F) -> ServiceBuilder<Stack<crate::fallback::FallbackLayer<F>, L>>
+    where
+        F: Fn(crate::call::ErrorRef<'_>) -> Fut,
+        Fut: Future;
+
     /// Rejects calls while the dependency is down.
     #[cfg(feature = "breaker")]
     #[cfg_attr(docsrs, doc(cfg(feature = "breaker")))]
@@ -151,6 +159,15 @@ impl<L> ServiceBuilderExt<L> for ServiceBuilder<L> {
     #[cfg(feature = "trail")]
     fn record_trail(self) -> ServiceBuilder<Stack<crate::observe::RecordTrailLayer, L>> {
         self.layer(crate::observe::RecordTrailLayer::new())
+    }
+
+    #[cfg(feature = "fallback")]
+    fn fallback<F, Fut>(self, fallback: F) -> ServiceBuilder<Stack<crate::fallback::FallbackLayer<F>, L>>
+    where
+        F: Fn(crate::call::ErrorRef<'_>) -> Fut,
+        Fut: Future,
+    {
+        self.layer(crate::fallback::FallbackLayer::new(fallback))
     }
 
     #[cfg(feature = "breaker")]

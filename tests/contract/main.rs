@@ -45,7 +45,9 @@ contract! {
     load_balance: OfLoadBalance [LoadBalanceLayer];
     circuit_breaker: OfCircuitBreaker [CircuitBreakerLayer];
     bulkhead: OfBulkhead [BulkheadLayer];
+    fallback: OfFallback [FallbackLayer];
     record_trail: OfRecordTrail [RecordTrailLayer];
+    fallback_over_breaker: FallbackOverBreaker [FallbackLayer CircuitBreakerLayer];
     breaker_over_execution_timeout: BreakerOverExecution [CircuitBreakerLayer ExecutionTimeoutLayer];
     bulkhead_with_a_line: BulkheadWithALine [];
     execution_timeout_over_bulkhead: ExecutionOverBulkhead [ExecutionTimeoutLayer BulkheadLayer];

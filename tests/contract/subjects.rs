@@ -14,8 +14,9 @@ use tower_outbound::{
     balance::{BalanceHandle, LoadBalanceLayer, WhenEmpty},
     breaker::{Breaker, CircuitBreakerLayer, Force},
     bulkhead::{Bulkhead, BulkheadLayer, Slot},
-    call::{CircuitState, Endpoint, Endpoints, RetryBudget, StatusSet, UploadBody, Verdict, scope},
+    call::{CircuitState, Endpoint, Endpoints, ErrorRef, RetryBudget, StatusSet, UploadBody, Verdict, scope},
     classify::{StatusErrorClassifierLayer, StatusPolicy},
+    fallback::FallbackLayer,
     observe::RecordTrailLayer,
     retry::{Backoff, BackoffRetryLayer, Idempotent, IdempotentRetryLayer, Jitter, RetryLayer},
     timeout::{ConnectTimeoutLayer, ExecutionTimeoutLayer, ReadTimeoutLayer},
@@ -109,6 +110,25 @@ subjects! {
         let bulkhead = bulkhead(SLOTS);
         let layers = ServiceBuilder::new().layer(execution()).bulkhead(bulkhead.clone());
         Setup::new(layers.service(inner)).limits(bulkhead)
+    };
+    OfFallback: Get => Get, Can::ONCE, |inner| {
+        let layer = FallbackLayer::with_request(
+            |request: &Get| request.uri().clone(),
+            |_: Uri, _: ErrorRef<'_>| async {
+                tokio::task::yield_now().await;
+                Err("nothing in its place".into())
+            },
+        );
+        let mut setup = Setup::new(layer.layer(inner));
+        setup.gauges.push(("fallbacks that run", Box::new(move || layer.running().into())));
+        setup
+    };
+    FallbackOverBreaker: Get => Get, Can::ONCE, |inner| {
+        let breaker = breaker();
+        let layers = ServiceBuilder::new()
+            .fallback(|_: ErrorRef<'_>| std::future::ready(Err("nothing in its place".into())))
+            .circuit_breaker(breaker.clone());
+        Setup::new(layers.service(inner)).breaks(breaker)
     };
     OfRecordTrail: Get => Get, Can::ONCE, |inner| Setup::new(RecordTrailLayer::new().layer(inner));
     BreakerOverExecution: Get => Get, Can::ONCE, |inner| {

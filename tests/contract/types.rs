@@ -10,11 +10,12 @@ use tower_outbound::{
     breaker::{Breaker, CircuitBreaker, CircuitBreakerLayer, Permit},
     bulkhead::{Bulkhead, BulkheadLayer, BulkheadService, Slot},
     call::{
-        BudgetSlot, BulkheadFull, CallFailed, CircuitOpen, ConfigError, ConnectTimedOut, Endpoint, Endpoints,
-        ExecutionTimedOut, FaultError, NoEndpoint, NoTimeLeft, NotReady, ReadTimedOut, RetryBudget,
-        StatusError, UploadBody,
+        BoxError, BudgetSlot, BulkheadFull, CallFailed, CircuitOpen, ConfigError, ConnectTimedOut, Endpoint,
+        Endpoints, ErrorRef, ExecutionTimedOut, FallbackFailed, FallbackRejected, FaultError, NoEndpoint,
+        NoTimeLeft, NotReady, ReadTimedOut, RetryBudget, StatusError, UploadBody,
     },
     classify::{StatusErrorClassifier, StatusErrorClassifierLayer, StatusPolicy},
+    fallback::{Fallback, FallbackLayer},
     nest::{NestBuilder, NestHandle, Plan},
     observe::{RecordTrail, RecordTrailLayer},
     retry::{Backoff, BackoffRetry, BackoffRetryLayer, Idempotent, IdempotentRetry, IdempotentRetryLayer},
@@ -44,6 +45,9 @@ fn sent<T: Send + 'static>() {}
 
 fn error<T: Error + Send + Sync + 'static>() {}
 
+/// A fallback that has a name.
+type Answer = fn(ErrorRef<'_>) -> std::future::Ready<Result<http::Response<ScriptedBody>, BoxError>>;
+
 #[test]
 fn services_and_their_futures_go_to_other_threads_if_those_below_do() {
     service::<ConnectTimeout<Probe>, Uri>();
@@ -55,6 +59,7 @@ fn services_and_their_futures_go_to_other_threads_if_those_below_do() {
     service::<LoadBalance<Probe>, Get>();
     service::<CircuitBreaker<Probe>, Get>();
     service::<BulkheadService<Probe>, Get>();
+    service::<Fallback<Probe, Answer>, Get>();
     service::<RecordTrail<Probe>, Get>();
     service::<Nest<Probe>, Get>();
 }
@@ -80,6 +85,7 @@ fn layers_handles_and_settings_are_kept_where_all_tasks_see_them() {
     shared::<CircuitBreakerLayer>();
     shared::<BulkheadLayer>();
     shared::<Bulkhead>();
+    shared::<FallbackLayer<Answer>>();
     shared::<RecordTrailLayer>();
     shared::<BalanceHandle>();
     shared::<Breaker>();
@@ -107,6 +113,8 @@ fn errors_can_be_boxed_as_tower_boxes_them() {
     error::<ConfigError>();
     error::<ConnectTimedOut>();
     error::<ExecutionTimedOut>();
+    error::<FallbackFailed>();
+    error::<FallbackRejected>();
     error::<FaultError>();
     error::<NoEndpoint>();
     error::<NoTimeLeft>();

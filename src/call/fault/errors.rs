@@ -11,7 +11,7 @@ use http::{
 use tower::BoxError;
 
 use super::{Fault, FaultKind, ReadPhase, Sent, chain};
-use crate::call::{Verdict, millis::Millis};
+use crate::call::{ErrorRef, Verdict, millis::Millis};
 
 /// No connection within the limit on the connect phase: resolving, all addresses and TLS taken together.
 ///
@@ -375,6 +375,115 @@ impl fmt::Display for NoEndpoint {
 
 impl Error for NoEndpoint {}
 
+/// A call failed, and its fallback was turned away, since as many as may be were running.
+///
+/// Its source is the error of the call. Its [`Fault`] is a [rejection of the fallback](super::Rejection::Fallback), and has
+/// the [`Sent`] and the wait of the call's.
+#[derive(Debug)]
+pub struct FallbackRejected {
+    limit: u32,
+    original: BoxError,
+}
+
+impl FallbackRejected {
+    #[allow(dead_code, reason = "made by a layer that is a feature")]
+    pub(crate) fn new(limit: u32, original: BoxError) -> Self {
+        FallbackRejected { limit, original }
+    }
+
+    /// Finds it in an error, however deeply it is wrapped.
+    pub fn of<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a FallbackRejected> {
+        chain(error).find_map(|error| error.downcast_ref())
+    }
+
+    /// How many fallbacks may run at once.
+    pub fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// The error of the call.
+    pub fn original(&self) -> ErrorRef<'_> {
+        &*self.original
+    }
+
+    /// The error of the call, on its own.
+    pub fn into_original(self) -> BoxError {
+        self.original
+    }
+}
+
+impl fmt::Display for FallbackRejected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Fallback: rejected, ")?;
+        match self.limit {
+            0 => f.write_str("as `max_concurrent` is 0")?,
+            limit => write!(
+                f,
+                "{limit} are running; is the fallback slow, or `max_concurrent` too low?"
+            )?,
+        }
+        write!(f, " It was to answer for: {}", self.original)
+    }
+}
+
+impl Error for FallbackRejected {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&*self.original)
+    }
+}
+
+/// A call failed, and its fallback as well.
+///
+/// Its source is the error of the call, so that [`Fault::of`] says what went wrong first.
+#[derive(Debug)]
+pub struct FallbackFailed {
+    failed: BoxError,
+    original: BoxError,
+}
+
+impl FallbackFailed {
+    #[allow(dead_code, reason = "made by a layer that is a feature")]
+    pub(crate) fn new(failed: BoxError, original: BoxError) -> Self {
+        FallbackFailed { failed, original }
+    }
+
+    /// Finds it in an error, however deeply it is wrapped.
+    pub fn of<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a FallbackFailed> {
+        chain(error).find_map(|error| error.downcast_ref())
+    }
+
+    /// The error of the fallback.
+    pub fn fallback(&self) -> ErrorRef<'_> {
+        &*self.failed
+    }
+
+    /// The error of the call.
+    pub fn original(&self) -> ErrorRef<'_> {
+        &*self.original
+    }
+
+    /// The error of the call, on its own.
+    pub fn into_original(self) -> BoxError {
+        self.original
+    }
+}
+
+impl fmt::Display for FallbackFailed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Fallback: failed as well: {}. It was to answer for: {}",
+            self.failed, self.original
+        )
+    }
+}
+
+impl Error for FallbackFailed {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&*self.original)
+    }
+}
+
 /// The body of the request failed while it was sent: the place that it came from, not the server that it went to.
 ///
 /// Whatever the source says, a part of the request may have reached the server.
@@ -597,6 +706,12 @@ pub(super) fn own(error: &(dyn Error + 'static)) -> Option<Fault> {
     } else if let Some(error) = error.downcast_ref::<CircuitOpen>() {
         return Some(
             Fault::new(FaultKind::Rejected(Rejection::Breaker), Sent::No).with_retry_after(error.retry_in),
+        );
+    } else if let Some(error) = error.downcast_ref::<FallbackRejected>() {
+        let original = Fault::of(error.original());
+        return Some(
+            Fault::new(FaultKind::Rejected(Rejection::Fallback), original.sent())
+                .with_retry_after(original.retry_after()),
         );
     } else if let Some(error) = error.downcast_ref::<ReadTimedOut>() {
         (FaultKind::ReadTimeout(error.phase), Sent::Maybe)

@@ -9,8 +9,9 @@ use std::{error::Error, fmt, time::Duration};
 use http::StatusCode;
 
 pub use self::errors::{
-    BulkheadFull, CircuitOpen, CircuitState, ConnectTimedOut, ExecutionTimedOut, FaultError, NoEndpoint,
-    NoTimeLeft, NotReady, ReadTimedOut, RequestBodyFailed, StatusError,
+    BulkheadFull, CircuitOpen, CircuitState, ConnectTimedOut, ExecutionTimedOut, FallbackFailed,
+    FallbackRejected, FaultError, NoEndpoint, NoTimeLeft, NotReady, ReadTimedOut, RequestBodyFailed,
+    StatusError,
 };
 pub use self::read::chain;
 pub(crate) use self::socket::{is_connection_failure, is_socket_fault};
@@ -45,6 +46,9 @@ pub enum Rejection {
     Limit,
     /// A retry budget with nothing left.
     Budget,
+    /// The limit on fallbacks. It is the fallback that was turned away; the call itself had failed before, for the reason
+    /// that is the source of the error.
+    Fallback,
 }
 
 /// The kind of a [`Fault`].
@@ -153,9 +157,13 @@ impl Fault {
     }
 
     /// Was the call turned away on this side, or without an endpoint to go to? Such a fault is never retried by
-    /// this crate's policies, and no server has failed.
+    /// this crate's policies, and no server has failed. A fallback that was turned away does not count: the call was not.
     pub const fn is_rejection(&self) -> bool {
-        matches!(self.kind, FaultKind::Rejected(_) | FaultKind::NoEndpoint)
+        match self.kind {
+            FaultKind::Rejected(Rejection::Fallback) => false,
+            FaultKind::Rejected(_) | FaultKind::NoEndpoint => true,
+            _ => false,
+        }
     }
 
     /// Did a connection not come about?
@@ -194,6 +202,7 @@ impl fmt::Display for FaultKind {
             FaultKind::Rejected(Rejection::Bulkhead) => f.write_str("rejected by the bulkhead"),
             FaultKind::Rejected(Rejection::Limit) => f.write_str("rejected by a limit"),
             FaultKind::Rejected(Rejection::Budget) => f.write_str("rejected by the retry budget"),
+            FaultKind::Rejected(Rejection::Fallback) => f.write_str("fallback rejected by its limit"),
             FaultKind::NoEndpoint => f.write_str("no endpoint"),
             FaultKind::ExecutionTimeout => f.write_str("execution timeout"),
             FaultKind::Other => f.write_str("other error"),
