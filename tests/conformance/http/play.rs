@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep_until};
 use tower::{BoxError, Service, ServiceExt};
 use tower_outbound::{
     breaker::Breaker as Circuit,
-    call::{AttemptOutcome, Event, Fault, FaultKind, Rejection, Trail, Verdict},
+    call::{AttemptOutcome, Event, FallbackFailed, Fault, FaultKind, Rejection, StatusError, Trail, Verdict},
 };
 
 use super::{
@@ -17,7 +17,7 @@ use super::{
     recorder::{self, Log, Outcome, Sending},
     script::{Calls, calls, servers},
     settings::{Decoder, Fallback, ReturnType, Settings},
-    stack::{Built, OfFallback, build},
+    stack::{Built, build},
     told::{Attempt, Call, Execution, Told},
 };
 use crate::case::Case;
@@ -121,22 +121,25 @@ impl Player {
         let outcome = self.built.stack.ready().await?.call(request).await;
         let (got, trail, broken) = match outcome {
             Ok(response) => {
-                let trail = Trail::on(&response).cloned();
-                let fallback = response.extensions().get::<OfFallback>().is_some();
+                // A fallback that was asked has answered.
+                let cause = self.built.causes.lock().unwrap().get(caused).cloned();
+                let fallback = cause.is_some();
+                let trail = cause.map_or_else(|| Trail::on(&response).cloned(), |cause| cause.trail);
                 let (head, body) = response.into_parts();
                 let body = body.collect().await;
                 let got = self.value(head.status.as_u16(), fallback, body.map(|body| body.to_bytes()));
-                (got, trail, None)
+                (got, trail, false)
             }
             Err(error) => {
                 let trail = Trail::of(&*error).cloned();
+                // An answer that was classified as the caller's own fault.
+                let status = StatusError::of(&*error);
                 let got = Got::Failed {
                     fault: Fault::of(&*error),
-                    in_body: super::stack::failed_in_body(&error),
-                    bad_request: self.settings.decoder == Decoder::BadRequestOn4xx
-                        && Verdict::of(&*error) == Verdict::Ignored,
+                    in_body: super::stack::failed_in_body(&*error),
+                    bad_request: status.is_some_and(|status| status.verdict() == Verdict::Ignored),
                 };
-                (got, trail, Some(super::stack::fallback_failed(&error)))
+                (got, trail, FallbackFailed::of(&*error).is_some())
             }
         };
         let returned = self.now();
@@ -148,7 +151,7 @@ impl Player {
                 }
             }
         }
-        self.tell(got, broken.unwrap_or(false), caused, started, returned, before);
+        self.tell(got, broken, caused, started, returned, before);
         Ok(())
     }
 
@@ -243,7 +246,7 @@ impl Player {
                 ("hystrix_timeout", _) => "TIMEOUT",
                 ("thread_pool_rejected", _) => "THREAD_POOL_REJECTED",
                 ("semaphore_rejected", _) => "SEMAPHORE_REJECTED",
-                ("fallback", Some(cause)) => match cause.as_str() {
+                ("fallback", Some(cause)) => match cause.kind.as_str() {
                     "circuit_open" => "SHORT_CIRCUITED",
                     "hystrix_timeout" => "TIMEOUT",
                     _ => "FAILURE",
@@ -348,7 +351,8 @@ impl Player {
         if self.settings.hystrix.fallback == Fallback::None {
             return Vec::new();
         }
-        self.built.causes.lock().unwrap().clone()
+        let causes = self.built.causes.lock().unwrap();
+        causes.iter().map(|cause| cause.java.clone()).collect()
     }
 }
 

@@ -59,11 +59,10 @@ impl Active {
 
     fn end(self, result: Result<(), Failure>) {
         let now = self.world.now();
-        let transport = self.world.settings.transport;
         let books = &mut self.world.books.borrow_mut()[self.server];
         books.total += 1;
         match result {
-            Err(failure) if failure.counts(transport) => books.fail(now),
+            Err(failure) if failure.counts(&self.world) => books.fail(now),
             _ => books.failures = 0,
         }
     }
@@ -130,7 +129,7 @@ fn retries_all(world: &World) -> bool {
 
 async fn plain(world: &Rc<World>) -> Result<Head, Error> {
     let settings = &world.settings;
-    let retried = |failure: Failure| retries_all(world) || failure.is_socket(settings.transport);
+    let retried = |failure: Failure| retries_all(world) || failure.is_socket(world);
     let mut choices = 0;
     loop {
         let server = choose(world).ok_or_else(|| no_server(world))?;
@@ -196,7 +195,7 @@ async fn with_spring_retry(world: &Rc<World>) -> Result<Head, Error> {
         };
         if let (Again::Failure(failure), false, false) = (&again, ours, on_first) {
             // The policy books on servers that it chose itself.
-            if failure.counts(settings.transport) {
+            if failure.counts(world) {
                 let now = world.now();
                 world.books.borrow_mut()[server].fail(now);
             }

@@ -38,18 +38,18 @@ impl Failure {
         }
     }
 
-    /// Is it one of Java's socket exceptions? An early close is one to the JDK and none to Apache's client.
-    pub(super) fn is_socket(self, transport: Transport) -> bool {
+    /// Is it one of Java's socket exceptions? An early close is one to the JDK, and of another type in Apache's client.
+    pub(super) fn is_socket(self, world: &World) -> bool {
         match self {
             Failure::ConnectRefused | Failure::ConnectionReset => true,
-            Failure::UnexpectedEof => transport != Transport::Apache,
+            Failure::UnexpectedEof => world.settings.transport != Transport::Apache || world.ways.not_java,
             _ => false,
         }
     }
 
     /// Does Ribbon count it against the server?
-    pub(super) fn counts(self, transport: Transport) -> bool {
-        self.is_socket(transport) || matches!(self, Failure::ConnectTimeout | Failure::ReadTimeout)
+    pub(super) fn counts(self, world: &World) -> bool {
+        self.is_socket(world) || matches!(self, Failure::ConnectTimeout | Failure::ReadTimeout)
     }
 }
 
