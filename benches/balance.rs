@@ -11,7 +11,10 @@ use futures_util::FutureExt;
 use http::{Request, Response};
 use tower::{Layer, Service};
 use tower_outbound::{
-    balance::{LeastLoaded, LoadBalanceLayer, Random, Rule},
+    balance::{
+        AvailabilityFiltering, BestAvailable, LeastLoaded, LoadBalanceLayer, Random, RibbonRoundRobin, Rule,
+        WeightedResponseTime, ZoneAvoidance, ZoneAware,
+    },
     call::{BoxError, CallScope, Endpoint, Endpoints},
 };
 
@@ -35,7 +38,10 @@ impl Service<Request<()>> for Client {
 
 fn endpoints(n: usize) -> Endpoints {
     (0..n)
-        .map(|n| Endpoint::new(format!("http://10.0.{}.{}:8080", n / 250, n % 250)))
+        .map(|n| {
+            let address = format!("http://10.0.{}.{}:8080", n / 250, n % 250);
+            Endpoint::builder(address).zone(["a", "b", "c"][n % 3]).build()
+        })
         .collect::<Result<_, _>>()
         .unwrap()
 }
@@ -70,6 +76,14 @@ fn balance(c: &mut Criterion) {
     over(c, "round robin", tower_outbound::balance::RoundRobin::new);
     over(c, "random", Random::new);
     over(c, "least loaded", LeastLoaded::new);
+    over(c, "ribbon's round robin", RibbonRoundRobin::new);
+    over(c, "availability filtering", AvailabilityFiltering::new);
+    over(c, "best available", BestAvailable::new);
+    over(c, "weighted response time", WeightedResponseTime::new);
+    over(c, "zone avoidance, three zones", ZoneAvoidance::new);
+    over(c, "zone aware zone avoidance, three zones", || {
+        ZoneAware::new(ZoneAvoidance::new)
+    });
     let mut group = c.benchmark_group("balance");
     let mut stack = LoadBalanceLayer::new(endpoints(3)).layer(Client);
     group.bench_function("round robin in a call/3", |b| {

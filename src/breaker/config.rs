@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use super::{
-    Breaker, HystrixRelease, Transition,
+    Breaker, BreakerSettings, HystrixRelease, Transition,
     engine::{Settings, millis_up, nanos},
     event::Hook,
     handle::lanes,
@@ -194,6 +194,17 @@ impl BreakerBuilder {
     pub fn on_transition(mut self, hook: impl Fn(&Transition) + Send + Sync + 'static) -> Self {
         self.hook = Some(Arc::new(hook));
         self
+    }
+
+    /// What is said so far. Nothing of it is checked.
+    pub fn settings(&self) -> BreakerSettings {
+        BreakerSettings {
+            volume: self.volume,
+            error_percent: self.error_percent,
+            sleep_window: self.sleep_window,
+            window: self.window,
+            hystrix: self.hystrix.map(|release| (release, self.health_snapshot)),
+        }
     }
 
     /// The breaker.

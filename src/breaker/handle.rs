@@ -18,6 +18,7 @@ use tokio::{
 };
 
 use super::{
+    BreakerSettings,
     config::BreakerBuilder,
     engine::{Change, Gate, Settings},
     event::{Events, Hook},
@@ -87,6 +88,7 @@ impl Breaker {
     pub(super) fn with(name: Arc<str>, settings: Settings, hook: Option<Hook>) -> Self {
         let core = Arc::new(Core {
             machine: Machine::new(settings),
+            settings: BreakerSettings::of(&settings),
             name,
             base: Instant::now(),
             events: Events::new(hook),
@@ -110,6 +112,11 @@ impl Breaker {
     /// The name it was given.
     pub fn name(&self) -> &str {
         &self.shard().core.name
+    }
+
+    /// What it goes by.
+    pub fn settings(&self) -> BreakerSettings {
+        self.shard().core.settings
     }
 
     /// How long a probe may take before another one takes its place.
@@ -229,6 +236,7 @@ pub(super) struct Shard {
 #[derive(Debug)]
 struct Core {
     machine: Machine,
+    settings: BreakerSettings,
     name: Arc<str>,
     base: Instant,
     events: Events,

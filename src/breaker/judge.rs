@@ -16,6 +16,12 @@ impl Judge {
         }
     }
 
+    /// The volume and the percentage.
+    pub(super) fn bounds(&self) -> (u32, u32) {
+        let bound = |bound: u64| u32::try_from(bound).unwrap_or(u32::MAX);
+        (bound(self.volume), bound(self.percent))
+    }
+
     pub(super) fn trips(&self, successes: u64, failures: u64) -> bool {
         let total = successes + failures;
         total >= self.volume && error_percent(successes, failures) >= self.percent

@@ -115,6 +115,7 @@ mod layer;
 mod machine;
 mod permit;
 mod service;
+mod settings;
 mod sync;
 mod window;
 mod word;
@@ -132,4 +133,5 @@ pub use self::{
     layer::CircuitBreakerLayer,
     permit::Permit,
     service::CircuitBreaker,
+    settings::BreakerSettings,
 };

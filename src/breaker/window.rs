@@ -13,7 +13,7 @@ pub(super) const ROUND: u32 = 24;
 pub(super) const COUNT_MASK: u64 = (1 << COUNT) - 1;
 pub(super) const ROUND_MASK: u64 = (1 << ROUND) - 1;
 /// How far a bucket may be ahead of a thread that was held up between reading the clock and counting.
-pub(super) const AHEAD: u64 = 64;
+const AHEAD: u64 = 64;
 
 /// The bucket of an outcome, or the last bucket of the window that is asked about.
 #[derive(Debug, Clone, Copy)]

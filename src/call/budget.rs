@@ -278,6 +278,23 @@ impl Default for RetryBudget {
     }
 }
 
+/// What it is made of: `10 % of calls and 1 a second`.
+impl fmt::Display for RetryBudget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inner = &*self.0;
+        let of = match inner.earned {
+            Earned::Calls => "calls",
+            Earned::Successes => "successes",
+        };
+        write!(
+            f,
+            "{} % of {of} and {} a second",
+            inner.share as f64 / 10.0,
+            inner.floor
+        )
+    }
+}
+
 impl fmt::Debug for RetryBudget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RetryBudget")

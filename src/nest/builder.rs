@@ -8,11 +8,12 @@ use http::uri::Scheme;
 use super::{
     plan::{Finding, Plan},
     service::{Nest, NestHandle},
+    settings::Parts,
 };
 use crate::{
     balance::{LoadBalanceLayer, RoundRobin, Rule, WhenEmpty},
     breaker::{Breaker, CircuitBreakerLayer},
-    call::{ConfigError, Endpoints, HostHeader, LONGEST, RetryBudget, config},
+    call::{ConfigError, Endpoints, HostHeader, LONGEST, RetryBudget, StatusSet, config},
     classify::{StatusErrorClassifierLayer, StatusPolicy},
     observe::RecordTrailLayer,
     retry::{Backoff, BackoffRetryLayer, Idempotent, IdempotentRetryLayer},
@@ -209,6 +210,44 @@ impl<R: Rule> NestBuilder<R> {
         )
     }
 
+    /// All settings, a name and a value each, as they are now. The names are those that
+    /// [`SpringConfig::settings`](super::spring::SpringConfig::settings) has, so the two can be compared.
+    ///
+    /// ```
+    /// use tower_outbound::{Nest, call::Endpoints};
+    ///
+    /// let builder = Nest::builder("orders", Endpoints::new());
+    /// let mut settings = builder.settings();
+    /// assert_eq!(settings.find(|(name, _)| *name == "read limit"), Some(("read limit", "5s".to_owned())));
+    /// ```
+    pub fn settings(&self) -> impl Iterator<Item = (&'static str, String)> + use<R> {
+        let rule = std::any::type_name::<R>();
+        let breaker = match &self.breaker {
+            Some(breaker) => breaker.settings(),
+            None => Breaker::builder(self.name.as_str()).settings(),
+        };
+        Parts {
+            connect: self.connect_limit,
+            read: self.read_limit,
+            execution: self.execution_limit,
+            deadline_is_told: true,
+            idempotent: self.idempotent,
+            retried_answers: StatusSet::EMPTY,
+            backoff: &self.backoff,
+            budget: self.budget.as_ref(),
+            statuses: &self.statuses,
+            breaker: Some(breaker),
+            breaker_counts: "failures of the server",
+            bulkhead: None,
+            fallbacks: None,
+            rule: rule.rsplit("::").next().unwrap_or(rule).to_owned(),
+            tripped: "picked like any other".to_owned(),
+            when_empty: self.when_empty,
+            plan: self.plan(),
+        }
+        .rows()
+    }
+
     /// Builds the nest over this client: any `Service<http::Request<UploadBody<B>>>` that answers with
     /// `http::Response`. The body is wrapped, so that an upload ends with its call.
     ///
@@ -311,22 +350,29 @@ impl<R: Rule> NestBuilder<R> {
         B::Error: Into<tower::BoxError>,
     {
         let limit = config::limit("Nest", "connect_limit", self.connect_limit)?;
-        let set = self.endpoints.snapshot();
-        if let Some(other) = set
-            .endpoints()
-            .iter()
-            .find(|endpoint| *endpoint.scheme() != Scheme::HTTP)
-        {
-            return Err(ConfigError::new(
-                "Nest",
-                "endpoints",
-                other.key(),
-                "build_http() speaks plain http; give build() a client over a TLS connector",
-            ));
-        }
+        only_http("Nest", &self.endpoints)?;
         let client = super::client::Client::builder()
             .connect_limit(limit)
             .build_http()?;
         self.build(client)
+    }
+}
+
+/// `build_http` speaks plain `http`.
+#[cfg(feature = "client")]
+pub(super) fn only_http(nest: &'static str, endpoints: &Endpoints) -> Result<(), ConfigError> {
+    let set = endpoints.snapshot();
+    let other = set
+        .endpoints()
+        .iter()
+        .find(|endpoint| *endpoint.scheme() != Scheme::HTTP);
+    match other {
+        Some(other) => Err(ConfigError::new(
+            nest,
+            "endpoints",
+            other.key(),
+            "build_http() speaks plain http; give build() a client over a TLS connector",
+        )),
+        None => Ok(()),
     }
 }

@@ -15,6 +15,8 @@ mod plan;
 #[cfg(feature = "nest")]
 mod service;
 #[cfg(feature = "nest")]
+mod settings;
+#[cfg(feature = "nest")]
 #[cfg_attr(docsrs, doc(cfg(feature = "nest")))]
 pub mod spring;
 

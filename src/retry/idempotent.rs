@@ -246,6 +246,7 @@ impl fmt::Display for Idempotent {
                 "GET; on any fault; others if the connection was refused, had no route, was reset or closed early"
             }
             Rule::SpringRetry => "GET; on any fault",
+            Rule::RibbonDefaultHandler => "any request; on any fault, on the same endpoint if nobody answered",
         })
     }
 }

@@ -21,6 +21,16 @@
 
 mod case;
 mod deviations;
+mod lb;
 mod report;
 
 mod http;
+/// The choice of servers and the retryer's pauses.
+#[test]
+fn lb() {
+    let mut report = report::Report::new("lb");
+    for case in case::of_levels(&["lb", "retryer"]) {
+        report.add(&case, lb::replay(&case));
+    }
+    report.conclude();
+}

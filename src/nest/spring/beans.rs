@@ -133,6 +133,7 @@ pub(super) struct Beans {
     pub(super) return_type: ReturnType,
     pub(super) options: Option<Limits>,
     pub(super) decode_404: bool,
+    pub(super) record_every_call: bool,
 }
 
 /// Which statuses are errors.

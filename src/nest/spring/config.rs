@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use super::HystrixRelease;
 use super::{
-    Beans, ErrorDecoder, Limits, Reason, Remark, Retryer, ReturnType, RibbonRule, SpringError, SpringRelease,
+    Beans, ErrorDecoder, Limits, Reason, Remark, Retryer, ReturnType, SpringError, SpringRelease,
     entries::{Entries, SHARED},
     keys::{Family, Known},
     value::Isolation,
 };
-use crate::call::StatusSet;
+use crate::{balance::RibbonRule, breaker::HystrixRelease, call::StatusSet};
 
 /// The settings of one client, by Spring's keys. Made by [`from_pairs`].
 ///
@@ -70,9 +69,8 @@ pub(super) struct RibbonSettings {
     pub(super) trip_factor: Duration,
     pub(super) trip_max: Duration,
     pub(super) filter_tripped: bool,
-    pub(super) active_limit: u32,
+    pub(super) active_limit: Option<u32>,
     pub(super) active_window: Duration,
-    pub(super) weight_interval: Duration,
     pub(super) zone_load: f64,
     pub(super) zone_blackout: f64,
 }
@@ -82,6 +80,8 @@ pub(super) struct RibbonSettings {
 pub(super) struct HystrixSettings {
     /// `None`: it is switched off.
     pub(super) timeout: Option<Duration>,
+    /// Is it a pool, which commands share, and not a semaphore?
+    pub(super) has_pool: bool,
     pub(super) at_once: u32,
     pub(super) queue: u32,
     pub(super) fallback_enabled: bool,
@@ -160,6 +160,13 @@ impl SpringConfig {
         self
     }
 
+    /// Puts a [`Trail`](crate::call::Trail) on every outcome, and not only where an attempt failed. Default: no. It is
+    /// nothing that Spring has.
+    pub fn record_every_call(mut self, yes: bool) -> Self {
+        self.beans.record_every_call = yes;
+        self
+    }
+
     /// The name of the client.
     pub fn client(&self) -> &str {
         &self.client
@@ -193,15 +200,11 @@ impl SpringConfig {
         self.options().unwrap_or(Limits::FEIGN)
     }
 
-    pub(super) fn hystrix(&self) -> HystrixRelease {
+    pub(super) fn hystrix_version(&self) -> HystrixRelease {
         self.hystrix_release.unwrap_or(match self.release {
             SpringRelease::Dalston | SpringRelease::Edgware => HystrixRelease::V1_5_12,
             _ => HystrixRelease::V1_5_18,
         })
-    }
-
-    pub(super) fn released(&self) -> SpringRelease {
-        self.release
     }
 
     /// Is a 404 an answer?
@@ -308,7 +311,7 @@ impl SpringConfig {
             rule: self
                 .entries
                 .rule(&self.own_ribbon("NFLoadBalancerRuleClassName"))
-                .unwrap_or_default(),
+                .unwrap_or(RibbonRule::ZoneAvoidance),
             failures: stats("connectionFailureCountThreshold").unwrap_or(3),
             trip_factor: seconds(stats("circuitTripTimeoutFactorSeconds").unwrap_or(10)),
             trip_max: seconds(stats("circuitTripMaxTimeoutSeconds").unwrap_or(30)),
@@ -319,12 +322,10 @@ impl SpringConfig {
             active_limit: self
                 .entries
                 .count(&self.own_ribbon("ActiveConnectionsLimit"))
-                .or_else(|| self.entries.count(&filtering("activeConnectionsLimit")))
-                .unwrap_or(i32::MAX.unsigned_abs()),
+                .or_else(|| self.entries.count(&filtering("activeConnectionsLimit"))),
             active_window: seconds(self.entries.count(active_window).unwrap_or(600)),
             zone_load: zones("triggeringLoadPerServerThreshold").unwrap_or(0.2),
             zone_blackout: zones("avoidZoneWithBlackoutPercetage").unwrap_or(0.99999),
-            weight_interval: millis(count("ServerWeightTaskTimerInterval").unwrap_or(30_000)),
         }
     }
 
@@ -353,6 +354,7 @@ impl SpringConfig {
         };
         HystrixSettings {
             timeout: flag("execution.timeout.enabled", true).then(|| millis(timeout)),
+            has_pool: self.isolation() == Isolation::Thread,
             at_once,
             queue,
             fallback_enabled: flag("fallback.enabled", true),
@@ -438,15 +440,19 @@ impl SpringConfig {
             };
             let ((window, window_key), (buckets, buckets_key)) = (find(WINDOW, 10_000), find(BUCKETS, 10));
             if window % buckets != 0 {
-                let text = self.entries.text(&window_key);
-                let (key, text, allowed) = if text.is_empty() {
-                    let allowed = format!("a number that divides the window of {window} ms");
-                    (buckets_key, window.to_string(), allowed)
+                let given = self.entries.number(&window_key).is_some();
+                let (key, allowed) = if given {
+                    (
+                        window_key,
+                        format!("a multiple of `numBuckets`, which is {buckets}"),
+                    )
                 } else {
-                    let allowed = format!("a multiple of `numBuckets`, which is {buckets}");
-                    (window_key, text.to_owned(), allowed)
+                    (
+                        buckets_key,
+                        format!("a number that divides the window of {window} ms"),
+                    )
                 };
-                return Err(SpringError::new(&key, &text, allowed));
+                return Err(SpringError::new(&key, self.entries.text(&key), allowed));
             }
         }
         Ok(())
@@ -476,9 +482,6 @@ impl SpringConfig {
             Family::Command => self.idle_command(known),
             Family::Pool => self.idle_pool(known),
             Family::Single => self.idle_single(known),
-            Family::Zones if self.ribbon_settings().rule != RibbonRule::ZoneAvoidance => {
-                Some(Reason::WithoutEffect("the rule does not look at zones"))
-            }
             Family::Zones | Family::ServerStats => None,
         })
     }
@@ -501,11 +504,6 @@ impl SpringConfig {
                 without("statuses are retried with `spring.cloud.loadbalancer.retry.enabled=true` alone")
             }
             "ActiveConnectionsLimit" => self.idle_filter(),
-            "ServerWeightTaskTimerInterval"
-                if self.ribbon_settings().rule != RibbonRule::WeightedResponseTime =>
-            {
-                without("the rule has no weights")
-            }
             _ => None,
         }
     }

@@ -3,11 +3,11 @@
 use indexmap::IndexMap;
 
 use super::{
-    Reason, Remark, RibbonRule, SpringError,
+    Reason, Remark, SpringError,
     keys::{Family, Found, Known, Meaning, find},
     value::{Isolation, Value},
 };
-use crate::call::StatusSet;
+use crate::{balance::RibbonRule, call::StatusSet};
 
 /// All pairs, by key, in the order in which the keys came first. Of several values the last one counts.
 ///

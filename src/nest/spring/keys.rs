@@ -83,7 +83,10 @@ const RIBBON: &[(&str, Meaning)] = &[
     ("retryableStatusCodes", Meaning::Acts(Kind::Statuses)),
     ("NFLoadBalancerRuleClassName", Meaning::Acts(Kind::Rule)),
     ("ActiveConnectionsLimit", COUNT),
-    ("ServerWeightTaskTimerInterval", SPAN),
+    (
+        "ServerWeightTaskTimerInterval",
+        Meaning::Not("weights are worked out every 30 s"),
+    ),
     ("listOfServers", Meaning::Acts(Kind::List)),
     ("FollowRedirects", REDIRECTS),
     ("MaxConnectionsPerHost", CONNECTIONS),

@@ -4,26 +4,28 @@ mod beans;
 mod config;
 mod entries;
 mod error;
+mod feign;
+mod hystrix;
 mod keys;
+mod nest;
 mod release;
 mod remark;
-mod rule;
+mod ribbon;
+mod shells;
 mod value;
 
 use self::beans::Beans;
+#[cfg(feature = "client")]
+#[cfg_attr(docsrs, doc(cfg(feature = "client")))]
+pub use self::nest::HttpSpringNest;
 pub use self::{
     beans::{ErrorDecoder, Limits, Retryer, ReturnType},
     config::{SpringConfig, from_pairs},
     error::SpringError,
+    feign::{Feign, FeignLayer, FeignUrl, FeignUrlLayer},
+    hystrix::{Hystrix, HystrixLayer},
+    nest::{NoFallback, SpringHandle, SpringNest, SpringNestBuilder},
     release::SpringRelease,
     remark::{Reason, Remark},
-    rule::RibbonRule,
+    ribbon::{AnyRule, Ribbon, RibbonLayer},
 };
-/// Stub.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HystrixRelease {
-    /// a
-    V1_5_12,
-    /// b
-    V1_5_18,
-}

@@ -2,8 +2,10 @@
 
 use http::StatusCode;
 
-use super::RibbonRule;
-use crate::call::StatusSet;
+use crate::{balance::RibbonRule, call::StatusSet};
+
+/// Where Ribbon's rules are.
+const RULES: &str = "com.netflix.loadbalancer.";
 
 /// The largest number that Java's `int` holds.
 const LARGEST: i64 = i32::MAX as i64;
@@ -76,9 +78,10 @@ impl Kind {
             Kind::List => Ok(Value::List(parts(text).map(str::to_owned).collect())),
             Kind::Text if text.is_empty() => Err("a text that is not empty".to_owned()),
             Kind::Text => Ok(Value::Text(text.to_owned())),
-            Kind::Rule => RibbonRule::of_class(text)
-                .map(Value::Rule)
-                .ok_or_else(|| format!("one of {}", RibbonRule::classes())),
+            Kind::Rule => rule(text).map(Value::Rule).ok_or_else(|| {
+                let classes = RibbonRule::ALL.map(|rule| format!("{RULES}{rule}"));
+                format!("one of {}", classes.join(", "))
+            }),
             Kind::Isolation => match text {
                 _ if text.eq_ignore_ascii_case("thread") => Ok(Value::Isolation(Isolation::Thread)),
                 _ if text.eq_ignore_ascii_case("semaphore") => Ok(Value::Isolation(Isolation::Semaphore)),
@@ -86,6 +89,12 @@ impl Kind {
             },
         }
     }
+}
+
+/// The rule of this class, written with its package as Java wants it.
+fn rule(class: &str) -> Option<RibbonRule> {
+    let name = class.strip_prefix(RULES)?;
+    RibbonRule::ALL.into_iter().find(|rule| rule.to_string() == name)
 }
 
 /// What is between the commas.

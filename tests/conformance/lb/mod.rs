@@ -1,0 +1,60 @@
+//! The levels `lb` and `retryer`: which server a rule chooses, when a server is tripped, what each retry handler
+//! allows, and the pauses of the retryer.
+//!
+//! Figures about servers are planted by real attempts under the paused clock, and choices are read off real calls.
+
+mod choices;
+mod circuit;
+mod handlers;
+mod retryer;
+mod servers;
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+use tower_outbound::balance::RibbonRule;
+
+use crate::{case::Case, report::Outcome};
+
+/// Replays one case.
+pub(crate) fn replay(case: &Case) -> Outcome {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        if case.level() == "retryer" {
+            plain(retryer::differences(case).await)
+        } else if case.id().starts_with("lb-server_circuit-") {
+            plain(circuit::differences(case).await)
+        } else if case.id().starts_with("lb-retry_handler-") {
+            handlers::replay(case).await
+        } else {
+            plain(choices::differences(case).await)
+        }
+    })
+}
+
+fn plain(differences: Vec<String>) -> Outcome {
+    Outcome::of(BTreeSet::new(), differences)
+}
+
+/// Notes what differs from the recording.
+fn compare<T: PartialEq + std::fmt::Debug>(differences: &mut Vec<String>, what: &str, recorded: T, seen: T) {
+    if recorded != seen {
+        differences.push(format!("{what}: recorded {recorded:?}, seen {seen:?}"));
+    }
+}
+
+/// The rule that a class of Ribbon's names.
+fn rule_of(class: &Value) -> RibbonRule {
+    let class = class
+        .as_str()
+        .unwrap_or("com.netflix.loadbalancer.ZoneAvoidanceRule");
+    let bare = class.rsplit('.').next().unwrap();
+    RibbonRule::ALL
+        .into_iter()
+        .find(|rule| rule.to_string() == bare)
+        .unwrap_or_else(|| panic!("no rule is named {class}"))
+}
