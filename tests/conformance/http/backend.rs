@@ -74,13 +74,17 @@ impl Backends {
     }
 
     /// What they saw so far.
-    pub(super) fn arrivals(&self, begun: Instant) -> Vec<Arrival> {
+    pub(super) fn arrivals(&self, begun: Instant, returned: u64) -> Vec<Arrival> {
         let seen = self.seen.lock().unwrap();
         seen.iter()
-            .map(|(at, server, method)| Arrival {
-                server: *server,
-                method: method.clone(),
-                at: at.duration_since(begun).as_millis().try_into().unwrap(),
+            .map(|(at, server, method)| {
+                let at = at.duration_since(begun).as_millis().try_into().unwrap();
+                Arrival {
+                    server: *server,
+                    method: method.clone(),
+                    at,
+                    after_return: at > returned + 5,
+                }
             })
             .collect()
     }

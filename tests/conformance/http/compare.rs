@@ -4,7 +4,7 @@
 //! crate's stack did is held against the oracle with its switches as they are here, in everything but Java's wrapper
 //! classes; that is the recording where no switch changes anything.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     script::{Server, Step},
@@ -57,11 +57,12 @@ fn links(transport: Transport, chain: &[String]) -> Vec<&str> {
     links
 }
 
-/// What each server saw.
-fn by_server(told: &Told) -> BTreeMap<usize, Vec<&str>> {
-    let mut by_server: BTreeMap<usize, Vec<&str>> = BTreeMap::new();
+/// What each server saw, and whether it saw it after the return.
+fn by_server(told: &Told) -> BTreeMap<usize, Vec<(&str, bool)>> {
+    let mut by_server: BTreeMap<usize, Vec<_>> = BTreeMap::new();
     for arrival in &told.arrivals {
-        by_server.entry(arrival.server).or_default().push(&arrival.method);
+        let seen = (arrival.method.as_str(), arrival.after_return);
+        by_server.entry(arrival.server).or_default().push(seen);
     }
     by_server
 }
@@ -104,6 +105,13 @@ pub(super) fn recording(
         if !(attempts..=2 * attempts).contains(&recorded.arrivals.len()) {
             differences.same("recorded number of arrivals", &recorded.arrivals.len(), &attempts);
         }
+        let kinds = |told: &Told| -> BTreeSet<_> {
+            let arrivals = told.arrivals.iter();
+            arrivals
+                .map(|arrival| (arrival.server, arrival.method.clone()))
+                .collect()
+        };
+        differences.same("recorded arrivals", &kinds(recorded), &kinds(java));
     } else {
         differences.same("recorded arrivals", &by_server(recorded), &by_server(java));
     }

@@ -305,7 +305,7 @@ impl Player {
     }
 
     async fn close(&mut self, backends: &Backends) {
-        self.told.arrivals = backends.arrivals(self.begun);
+        self.told.arrivals = backends.arrivals(self.begun, self.told.total);
         self.told.attempts = self.attempts();
         self.told.causes = self.causes();
         if let Some(balance) = &self.built.balance {

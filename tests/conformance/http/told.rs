@@ -41,6 +41,7 @@ pub(super) struct Arrival {
     /// `?` if nothing was read.
     pub(super) method: String,
     pub(super) at: u64,
+    pub(super) after_return: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -132,6 +133,7 @@ impl Told {
                 server: index(&arrival["server"]),
                 method: text(&arrival["method"]),
                 at: number(&arrival["t_ms"]),
+                after_return: arrival["after_return"].as_bool().unwrap_or(false),
             }),
             calls: calls
                 .into_iter()

@@ -226,6 +226,9 @@ impl World {
         for attempt in &mut told.attempts {
             attempt.after_return = attempt.start > total + 5;
         }
+        for arrival in &mut told.arrivals {
+            arrival.after_return = arrival.at > total + 5;
+        }
         if self.level != "feign" {
             told.stats = self
                 .books

@@ -123,6 +123,7 @@ async fn once(world: &World, server: usize) -> Result<Head, Failure> {
             _ => world.calls.method.clone(),
         },
         at: world.now(),
+        after_return: false,
     });
     match step {
         Step::Hang => {
