@@ -105,9 +105,17 @@ pub(super) struct Given {
 }
 
 impl Given {
+    /// As a tale has it. What its first call took to come to its first attempt, with classes to load and a circuit to
+    /// make, is no part of it: the ticks of the circuit begin after that.
     pub(super) fn by(told: &Told) -> Given {
+        let first = told.attempts.first().map_or(0, |attempt| attempt.start);
+        let lag = told.calls.first().map_or(0, |call| first.min(call.returned));
         Given {
-            started: told.calls.iter().map(|call| call.started).collect(),
+            started: told
+                .calls
+                .iter()
+                .map(|call| call.started.saturating_sub(lag))
+                .collect(),
             sleeps: told.sleeps.clone(),
         }
     }
