@@ -17,8 +17,9 @@
 //! | `ReadTimeout` | [`timeout`] | limits the server's silence |
 //! | `ConnectTimeout` | [`timeout`] | limits the connect phase; goes around a connector |
 //!
-//! [`nest`] puts them together: [`Nest`] from a few settings, or [`ServiceBuilderExt`] line by line. [`discover`] is
-//! where endpoints come from, and [`call`] is what all layers share: start there to read an error.
+//! [`nest`] puts them together: [`Nest`] from a few settings, [`nest::spring`] from those of a Spring Cloud client, or
+//! [`ServiceBuilderExt`] line by line. [`discover`] is where endpoints come from, and [`call`] is what all layers share:
+//! start there to read an error.
 //!
 //! # Example
 //!

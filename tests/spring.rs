@@ -3,7 +3,9 @@
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
-    reason = "a test fails by panicking"
+    clippy::panic,
+    clippy::disallowed_types,
+    reason = "what tests and their helpers may do"
 )]
 
 mod spring {

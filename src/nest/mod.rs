@@ -2,6 +2,7 @@
 //!
 //! - [`ServiceBuilderExt`] gives tower's `ServiceBuilder` a method for each layer, so that a stack reads as the nest.
 //! - `Nest` makes the standard stack from a few settings.
+//! - `spring` makes it from the settings of a Spring Cloud client, with the habits of that one.
 //! - [`client`] sets up a hyper-util client the way the stack needs it.
 
 #[cfg(feature = "nest")]

@@ -59,6 +59,11 @@ contract! {
     balance_over_read_timeout: BalanceOverRead [LoadBalanceLayer ReadTimeoutLayer];
     balance_over_breaker: BalanceOverBreaker [LoadBalanceLayer CircuitBreakerLayer];
     nest: TheNest [];
+    hystrix_shell: HystrixShell [HystrixLayer];
+    feign_shell: FeignShell [FeignLayer];
+    feign_shell_with_url: FeignShellWithUrl [FeignUrlLayer];
+    ribbon_shell: RibbonShell [RibbonLayer];
+    spring_nest: TheSpringNest [];
 }
 
 /// The layers that `src` has: what `Layer` is implemented for, and for a layer that is used by the names of its

@@ -17,6 +17,7 @@ use tower_outbound::{
     call::{CircuitState, Endpoint, Endpoints, ErrorRef, RetryBudget, StatusSet, UploadBody, Verdict, scope},
     classify::{StatusErrorClassifierLayer, StatusPolicy},
     fallback::FallbackLayer,
+    nest::spring::{self, Limits, Retryer, SpringConfig},
     observe::RecordTrailLayer,
     retry::{Backoff, BackoffRetryLayer, Idempotent, IdempotentRetryLayer, Jitter, RetryLayer},
     timeout::{ConnectTimeoutLayer, ExecutionTimeoutLayer, ReadTimeoutLayer},
@@ -191,6 +192,47 @@ subjects! {
             .balances(parts.balance().clone())
             .breaks(parts.breaker().clone())
     };
+    HystrixShell: Get => Get, Can::ONCE, |inner| {
+        let layer = spring().hystrix().unwrap();
+        Setup::new(layer.layer(inner)).limits(layer.bulkhead().clone())
+    };
+    FeignShell: Get => Get, PAUSED, |inner| Setup::new(spring().feign().unwrap().layer(inner));
+    FeignShellWithUrl: Get => Upload, PAUSED, |inner| {
+        let options = Limits { connect: LIMIT, read: LIMIT };
+        Setup::new(spring().request_options(options).feign_with_url().unwrap().layer(inner))
+    };
+    RibbonShell: Get => Upload, Can::attempts(2), |inner| {
+        let layer = spring().ribbon(endpoints()).unwrap();
+        Setup::new(layer.layer(inner)).flies(layer.balance())
+    };
+    TheSpringNest: Get => Upload, Can::attempts(6), |inner| {
+        let nest = spring().nest(endpoints()).build(inner).unwrap();
+        let parts = nest.handle().clone();
+        Setup::new(nest).flies(parts.balance().clone()).limits(parts.bulkhead().unwrap().clone())
+    };
+}
+
+/// One whose limits and circuit stay out of the checks.
+fn spring() -> SpringConfig {
+    let pairs = [
+        ("feign.hystrix.enabled", "true"),
+        ("ribbon.ReadTimeout", "10000000"),
+        (
+            "hystrix.command.default.execution.isolation.thread.timeoutInMilliseconds",
+            "100000000",
+        ),
+        (
+            "hystrix.command.default.circuitBreaker.requestVolumeThreshold",
+            "1000000",
+        ),
+        ("hystrix.threadpool.default.coreSize", "1000"),
+    ];
+    let retryer = Retryer::Default {
+        period: Duration::from_millis(100),
+        max_period: Duration::from_secs(1),
+        max_attempts: 3,
+    };
+    spring::from_pairs("orders", pairs).unwrap().retryer(retryer)
 }
 
 fn connect() -> ConnectTimeoutLayer {
@@ -277,10 +319,15 @@ impl<Req> Setup<Req> {
         self
     }
 
+    fn flies(mut self, figures: BalanceHandle) -> Self {
+        let in_flight = move || figures.total().in_flight();
+        self.gauges.push(("attempts in flight", Box::new(in_flight)));
+        self
+    }
+
     fn balances(mut self, figures: BalanceHandle) -> Self {
-        let (total, set) = (figures.clone(), figures.set().clone());
-        self.gauges
-            .push(("attempts in flight", Box::new(move || total.total().in_flight())));
+        let set = figures.set().clone();
+        self = self.flies(figures);
         let members: Vec<Endpoint> = set.snapshot().endpoints().to_vec();
         let empty = set.clone();
         self.stall = Some((

@@ -16,7 +16,13 @@ use tower_outbound::{
     },
     classify::{StatusErrorClassifier, StatusErrorClassifierLayer, StatusPolicy},
     fallback::{Fallback, FallbackLayer},
-    nest::{NestBuilder, NestHandle, Plan},
+    nest::{
+        NestBuilder, NestHandle, Plan,
+        spring::{
+            Feign, FeignLayer, FeignUrl, FeignUrlLayer, Hystrix, HystrixLayer, Ribbon, RibbonLayer,
+            SpringConfig, SpringError, SpringHandle, SpringNest, SpringNestBuilder,
+        },
+    },
     observe::{RecordTrail, RecordTrailLayer},
     retry::{Backoff, BackoffRetry, BackoffRetryLayer, Idempotent, IdempotentRetry, IdempotentRetryLayer},
     timeout::{
@@ -48,6 +54,9 @@ fn error<T: Error + Send + Sync + 'static>() {}
 /// A fallback that has a name.
 type Answer = fn(ErrorRef<'_>) -> std::future::Ready<Result<http::Response<ScriptedBody>, BoxError>>;
 
+type SpringAnswer =
+    fn(ErrorRef<'_>) -> std::future::Ready<Result<http::Response<ReadBody<ScriptedBody>>, BoxError>>;
+
 #[test]
 fn services_and_their_futures_go_to_other_threads_if_those_below_do() {
     service::<ConnectTimeout<Probe>, Uri>();
@@ -62,6 +71,12 @@ fn services_and_their_futures_go_to_other_threads_if_those_below_do() {
     service::<Fallback<Probe, Answer>, Get>();
     service::<RecordTrail<Probe>, Get>();
     service::<Nest<Probe>, Get>();
+    service::<Hystrix<Probe>, Get>();
+    service::<Feign<Probe>, Get>();
+    service::<FeignUrl<Probe>, Get>();
+    service::<Ribbon<Probe>, Get>();
+    service::<SpringNest<Probe>, Get>();
+    service::<SpringNest<Probe, SpringAnswer>, Get>();
 }
 
 #[test]
@@ -97,6 +112,13 @@ fn layers_handles_and_settings_are_kept_where_all_tasks_see_them() {
     shared::<StatusPolicy>();
     shared::<Backoff>();
     shared::<Idempotent>();
+    shared::<HystrixLayer>();
+    shared::<FeignLayer>();
+    shared::<FeignUrlLayer>();
+    shared::<RibbonLayer>();
+    shared::<SpringConfig>();
+    shared::<SpringHandle>();
+    sent::<SpringNestBuilder>();
     sent::<NestBuilder>();
     sent::<Permit>();
     sent::<Slot>();
@@ -120,5 +142,6 @@ fn errors_can_be_boxed_as_tower_boxes_them() {
     error::<NoTimeLeft>();
     error::<NotReady>();
     error::<ReadTimedOut>();
+    error::<SpringError>();
     error::<StatusError>();
 }

@@ -18,33 +18,33 @@ use tower_outbound::{
     timeout::UploadBody,
 };
 
-pub type Upload = UploadBody<Full<Bytes>>;
-pub type Answer = Result<Response<Full<Bytes>>, io::Error>;
+pub(crate) type Upload = UploadBody<Full<Bytes>>;
+pub(crate) type Answer = Result<Response<Full<Bytes>>, io::Error>;
 
 /// Milliseconds since the log was made, and the host.
 #[derive(Clone)]
-pub struct Log {
+pub(crate) struct Log {
     since: Instant,
     sent: Arc<Mutex<Vec<(u128, String)>>>,
 }
 
 impl Log {
-    pub fn times(&self) -> Vec<u128> {
+    pub(crate) fn times(&self) -> Vec<u128> {
         self.sent.lock().unwrap().iter().map(|(time, _)| *time).collect()
     }
 
-    pub fn hosts(&self) -> Vec<String> {
+    pub(crate) fn hosts(&self) -> Vec<String> {
         let sent = self.sent.lock().unwrap();
         sent.iter().map(|(_, host)| host.clone()).collect()
     }
 
-    pub fn elapsed(&self) -> u128 {
+    pub(crate) fn elapsed(&self) -> u128 {
         self.since.elapsed().as_millis()
     }
 }
 
 /// A client that answers what `answer` says to the n-th request, counted from 0.
-pub fn client<F, Fut>(
+pub(crate) fn client<F, Fut>(
     answer: F,
 ) -> (
     impl Service<Request<Upload>, Response = Response<Full<Bytes>>, Error = io::Error, Future = Fut> + Clone,
@@ -69,43 +69,43 @@ where
 }
 
 /// Never answers.
-pub async fn silence() -> Answer {
+pub(crate) async fn silence() -> Answer {
     std::future::pending().await
 }
 
-pub fn status(code: u16) -> Answer {
+pub(crate) fn status(code: u16) -> Answer {
     Ok(Response::builder()
         .status(code)
         .body(Full::from(format!("ok-{code}")))
         .unwrap())
 }
 
-pub fn reset() -> Answer {
+pub(crate) fn reset() -> Answer {
     Err(io::ErrorKind::ConnectionReset.into())
 }
 
-pub fn endpoints(names: &[&str]) -> Endpoints {
+pub(crate) fn endpoints(names: &[&str]) -> Endpoints {
     names.iter().map(|name| Endpoint::new(*name).unwrap()).collect()
 }
 
-pub fn request(method: Method) -> Request<Full<Bytes>> {
+pub(crate) fn request(method: Method) -> Request<Full<Bytes>> {
     let mut request = Request::new(Full::default());
     *request.method_mut() = method;
     *request.uri_mut() = "/orders".parse().unwrap();
     request
 }
 
-pub fn get() -> Request<Full<Bytes>> {
+pub(crate) fn get() -> Request<Full<Bytes>> {
     request(Method::GET)
 }
 
 /// With Hystrix, and these keys.
-pub fn config<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> SpringConfig {
+pub(crate) fn config<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> SpringConfig {
     let pairs = pairs.into_iter().chain([("feign.hystrix.enabled", "true")]);
     spring::from_pairs("orders", pairs).unwrap()
 }
 
-pub async fn text<B: Body<Error: std::fmt::Debug>>(response: Response<B>) -> String {
+pub(crate) async fn text<B: Body<Error: std::fmt::Debug>>(response: Response<B>) -> String {
     let bytes = response.into_body().collect().await.unwrap().to_bytes();
     String::from_utf8(bytes.to_vec()).unwrap()
 }
