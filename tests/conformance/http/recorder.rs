@@ -159,8 +159,3 @@ pub(super) fn name_of(error: &BoxError, in_body: bool) -> String {
     }
     name(fault, in_body)
 }
-
-/// Is an error of this type in the chain?
-pub(super) fn has<E: std::error::Error + 'static>(error: &BoxError) -> bool {
-    chain(&**error).any(|link| link.is::<E>())
-}

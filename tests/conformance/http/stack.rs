@@ -1,7 +1,6 @@
 //! From the settings of a case to the stack that is tested: Spring's own keys, and setters for what are beans.
 
 use std::{
-    convert::Infallible,
     net::SocketAddr,
     sync::{Arc, Mutex},
     time::Duration,
@@ -15,11 +14,11 @@ use tower::{BoxError, Layer, Service, ServiceExt, util::BoxCloneSyncService};
 use tower_outbound::{
     balance::BalanceHandle,
     breaker::Breaker,
-    call::{Endpoints, ErrorRef, Fault, FaultKind, Rejection, Trail},
+    call::{AnswerBodyFailed, CircuitState, Endpoints, ErrorRef, Fault, FaultKind, Rejection, Trail},
     fallback::FallbackLayer,
     nest::{
         client::Client,
-        spring::{self, ErrorDecoder, Limits, Retryer, ReturnType, SpringConfig},
+        spring::{self, ErrorDecoder, Limits, Retryer, ReturnType, SpringConfig, SpringNest},
     },
     observe::RecordTrailLayer,
 };
@@ -139,20 +138,39 @@ pub(super) fn build(case: &Case, addresses: &[SocketAddr], log: Log) -> Result<B
         "nest" => {
             let nest = config.nest(endpoints);
             match case.setting("fallback").as_str() {
-                None => {
-                    let nest = nest.build(client)?;
-                    Built {
-                        balance: Some(nest.handle().balance().clone()),
-                        breaker: nest.handle().breaker().cloned(),
-                        stack: boxed(nest),
-                        causes,
-                    }
+                None => nested(nest.build(client)?, causes),
+                Some(fallback) => {
+                    let (throws, asked) = (fallback == "throws", Arc::clone(&causes));
+                    let retryable = case.setting("feign.errorDecoder") == "retryable_on_5xx";
+                    let fallback = FallbackLayer::new(move |error: ErrorRef<'_>| {
+                        asked.lock().unwrap().push(cause(retryable, error));
+                        std::future::ready(match throws {
+                            false => Ok(Response::new(Bytes::from_static(b"fallback").into())),
+                            true => Err(BoxError::from("the fallback fails")),
+                        })
+                    });
+                    nested(nest.fallback(fallback).build(client)?, causes)
                 }
-                Some(_) => todo!(),
             }
         }
         other => return Err(format!("level {other}").into()),
     })
+}
+
+fn nested<C, F, B>(nest: SpringNest<C, F>, causes: Causes) -> Built
+where
+    SpringNest<C, F>:
+        Service<Request<Body>, Response = Response<B>, Error = BoxError> + Clone + Send + Sync + 'static,
+    <SpringNest<C, F> as Service<Request<Body>>>::Future: Send + 'static,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    Built {
+        balance: Some(nest.handle().balance().clone()),
+        breaker: nest.handle().breaker().cloned(),
+        stack: boxed(nest),
+        causes,
+    }
 }
 
 fn boxed<S, B>(service: S) -> Stack
@@ -168,12 +186,12 @@ where
 }
 
 /// Did the call end with its answer's body?
-pub(super) fn failed_in_body(_error: ErrorRef<'_>) -> bool {
-    false
+pub(super) fn failed_in_body(error: ErrorRef<'_>) -> bool {
+    AnswerBodyFailed::of(error).is_some()
 }
 
-/// What a fallback is handed.
-fn cause(case: &Case, error: ErrorRef<'_>) -> Cause {
+/// What a fallback is handed. With a decoder that makes 5xx retryable the status of one is lost.
+fn cause(retryable_5xx: bool, error: ErrorRef<'_>) -> Cause {
     let fault = Fault::of(error);
     let in_body = failed_in_body(error);
     let (kind, java) = match fault.kind() {
@@ -181,8 +199,7 @@ fn cause(case: &Case, error: ErrorRef<'_>) -> Cause {
         FaultKind::NoEndpoint => (recorder::name(fault, in_body), "runtime".to_owned()),
         FaultKind::ExecutionTimeout => ("hystrix_timeout".to_owned(), "hystrix_timeout_marker".to_owned()),
         FaultKind::Status(status) => {
-            let retryable =
-                case.setting("feign.errorDecoder") == "retryable_on_5xx" && status.is_server_error();
+            let retryable = retryable_5xx && status.is_server_error();
             let name = recorder::name(fault, in_body);
             let java = match fault.retry_after() {
                 _ if retryable => "feign_retryable".to_owned(),
@@ -217,7 +234,6 @@ pub(super) fn stats(balance: &BalanceHandle) -> Vec<told::Stats> {
 }
 
 pub(super) fn breaker(breaker: &Breaker, on: bool) -> told::Breaker {
-    use tower_outbound::call::CircuitState;
     let state = match breaker.state() {
         CircuitState::Closed | CircuitState::Disabled => "CLOSED",
         CircuitState::Open => "OPEN",

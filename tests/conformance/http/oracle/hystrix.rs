@@ -119,7 +119,7 @@ impl Circuit {
 }
 
 fn percent(total: u64, errors: u64) -> u64 {
-    if total == 0 { 0 } else { errors * 100 / total }
+    (errors * 100).checked_div(total).unwrap_or(0)
 }
 
 /// What the function of an execution came to.
