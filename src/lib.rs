@@ -10,6 +10,7 @@
 //! | `CircuitBreaker` | [`breaker`] | rejects while the dependency is down |
 //! | `ExecutionTimeout` | [`timeout`] | limits the whole call, and sets its deadline |
 //! | `Bulkhead` | [`bulkhead`] | limits how many calls are in flight at once |
+//! | `CollectBody` | [`collect`] | reads the answer's body before the call ends |
 //! | `BackoffRetry` | [`retry`] | sends again after a pause |
 //! | `StatusErrorClassifier` | [`classify`] | turns statuses into errors, and says whose fault they are |
 //! | `IdempotentRetry` | [`retry`] | sends again at once, to the same or to the next endpoint |
@@ -55,6 +56,9 @@ pub mod call;
 #[cfg(feature = "classify")]
 #[cfg_attr(docsrs, doc(cfg(feature = "classify")))]
 pub mod classify;
+#[cfg(feature = "collect")]
+#[cfg_attr(docsrs, doc(cfg(feature = "collect")))]
+pub mod collect;
 #[cfg(feature = "discover")]
 #[cfg_attr(docsrs, doc(cfg(feature = "discover")))]
 pub mod discover;

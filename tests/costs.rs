@@ -30,6 +30,7 @@ use tower_outbound::{
     bulkhead::{Bulkhead, BulkheadLayer, BulkheadService},
     call::{BoxError, Endpoints, ErrorRef, HostHeader, OutboundRequest, Semantics},
     classify::{StatusErrorClassifier, StatusErrorClassifierLayer, StatusPolicy},
+    collect::{CollectBody, CollectBodyLayer},
     fallback::{Fallback, FallbackLayer},
     nest::NestBuilder,
     observe::{RecordTrail, RecordTrailLayer},
@@ -271,6 +272,10 @@ fn fallback<S>(inner: S) -> Fallback<S, Instead> {
     FallbackLayer::of((|_| std::future::ready(Ok(Response::new(Empty::new())))) as Instead).layer(inner)
 }
 
+fn collect<S>(inner: S) -> CollectBody<S> {
+    CollectBodyLayer::new().layer(inner)
+}
+
 fn trail<S>(inner: S) -> RecordTrail<S> {
     RecordTrailLayer::new().layer(inner)
 }
@@ -296,6 +301,7 @@ fn a_layer_allocates_nothing_over_a_service_that_answers_at_once() {
         ("CircuitBreaker", allocations(breaker(AT_ONCE), || get(8))),
         ("Bulkhead", allocations(bulkhead(AT_ONCE), || get(8))),
         ("Fallback", allocations(fallback(AT_ONCE), || get(8))),
+        ("CollectBody", allocations(collect(AT_ONCE), || get(8))),
         ("RecordTrail", allocations(trail(AT_ONCE), || get(8))),
         (
             "BackoffRetry of a type of one's own",
@@ -372,6 +378,7 @@ fn a_call_that_has_to_be_waited_for_allocates_nothing_more() {
         ("CircuitBreaker", allocations(breaker(LATER), || get(8))),
         ("Bulkhead", allocations(bulkhead(LATER), || get(8))),
         ("Fallback", allocations(fallback(LATER), || get(8))),
+        ("CollectBody", allocations(collect(LATER), || get(8))),
         ("RecordTrail", allocations(trail(LATER), || get(8))),
         ("BackoffRetry", allocations(backoff(LATER), || Ping)),
         ("IdempotentRetry", allocations(idempotent(LATER), || Ping)),
@@ -460,6 +467,7 @@ fn services_and_futures_are_small() {
         ("CircuitBreaker", sizes::<_, Get>(breaker), (40, 48)),
         ("Bulkhead", sizes::<_, Get>(bulkhead), (24, 32)),
         ("Fallback", sizes::<_, Get>(fallback), (16, 24)),
+        ("CollectBody", sizes::<_, Get>(collect), (24, 256)),
         ("RecordTrail", sizes::<_, Get>(trail), (16, 104)),
         (
             "the nest",

@@ -3,6 +3,7 @@
     clippy::expect_used,
     clippy::unwrap_used,
     clippy::panic,
+    clippy::disallowed_types,
     reason = "helpers of tests"
 )]
 
@@ -225,7 +226,8 @@ mod failures {
         });
         assert_eq!(service.running(), 10);
 
-        let error = service.clone().oneshot(0).await.unwrap_err();
+        let outcome = service.clone().oneshot(0).now_or_never();
+        let error = outcome.expect("an eleventh one runs").unwrap_err();
         let rejected = error.downcast_ref::<FallbackRejected>().unwrap();
         assert_eq!(rejected.limit(), 10);
         assert!(rejected.original().is::<io::Error>());
@@ -257,7 +259,7 @@ mod failures {
     async fn a_rejected_fallback_tells_of_the_call_whether_it_was_sent_and_what_it_counts_as() {
         let error = || rejected(Rejection::Breaker);
         let service = for_ever().max_concurrent(0).layer(failing(error));
-        let error = service.oneshot(0).await.unwrap_err();
+        let error = service.oneshot(0).now_or_never().expect("it runs").unwrap_err();
         assert_eq!(Fault::of(&*error).sent(), Sent::No);
         assert_eq!(Verdict::of(&*error), Verdict::Ignored);
         assert!(error.to_string().contains("`max_concurrent` is 0"), "{error}");
@@ -267,7 +269,8 @@ mod failures {
             .max_concurrent(0)
             .layer(failing(busy))
             .oneshot(0)
-            .await
+            .now_or_never()
+            .expect("it runs")
             .unwrap_err();
         assert_eq!(Fault::of(&*error).retry_after(), Some(Duration::from_secs(3)));
         let original = error.downcast::<FallbackRejected>().unwrap().into_original();
@@ -281,7 +284,8 @@ mod failures {
         let mut call = task::spawn(one.oneshot(0));
         assert_pending!(call.poll());
         assert_eq!((layer.running(), other.running()), (1, 1));
-        assert!(other.oneshot(0).await.unwrap_err().is::<FallbackRejected>());
+        let outcome = other.oneshot(0).now_or_never().expect("a second one runs");
+        assert!(outcome.unwrap_err().is::<FallbackRejected>());
     }
 
     #[tokio::test]
@@ -410,7 +414,7 @@ mod in_a_stack {
                 ready(Err::<Response<()>, _>(reset()))
             }));
         let get = Request::get("http://a/").body(Empty::new()).unwrap();
-        let error = stack.oneshot(get).await.unwrap_err();
+        let error = stack.oneshot(get).now_or_never().expect("it runs").unwrap_err();
         let trail = Trail::of(&*error).unwrap();
         assert_eq!((trail.len(), trail.stops().count()), (1, 1));
         assert_eq!(trail.stops().next().unwrap().reason(), NotRetried::Rejected);

@@ -48,9 +48,10 @@ pub use self::{
     config::{ConfigError, LONGEST},
     endpoint::{Addressed, Eligibility, Endpoint, EndpointBuilder, HostHeader, Veto},
     fault::{
-        BulkheadFull, CircuitOpen, CircuitState, ConnectTimedOut, ExecutionTimedOut, FallbackFailed,
-        FallbackRejected, Fault, FaultError, FaultKind, NoEndpoint, NoTimeLeft, NotReady, ReadPhase,
-        ReadTimedOut, Rejection, RequestBodyFailed, Sent, StatusError, chain,
+        AnswerBodyFailed, AnswerTooLarge, BulkheadFull, CircuitOpen, CircuitState, ConnectTimedOut,
+        ExecutionTimedOut, FallbackFailed, FallbackRejected, Fault, FaultError, FaultKind, NoEndpoint,
+        NoTimeLeft, NotReady, ReadPhase, ReadTimedOut, Rejection, RequestBodyFailed, Sent, StatusError,
+        chain,
     },
     request::{IDEMPOTENCY_KEY, KeptRequest, NotRepeatable, OutboundRequest, Semantics},
     scope::CallScope,

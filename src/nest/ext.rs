@@ -98,6 +98,11 @@ pub trait ServiceBuilderExt<L>: sealed::Sealed + Sized {
         bulkhead: crate::bulkhead::Bulkhead,
     ) -> ServiceBuilder<Stack<crate::bulkhead::BulkheadLayer, L>>;
 
+    /// Reads the answer's body, up to 16 MiB, before the call ends, so that one which breaks off is the call's failure.
+    #[cfg(feature = "collect")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "collect")))]
+    fn collect_body(self) -> ServiceBuilder<Stack<crate::collect::CollectBodyLayer, L>>;
+
     /// Sends a call again after a pause, where that is safe.
     #[cfg(feature = "retry")]
     #[cfg_attr(docsrs, doc(cfg(feature = "retry")))]
@@ -192,6 +197,11 @@ impl<L> ServiceBuilderExt<L> for ServiceBuilder<L> {
         bulkhead: crate::bulkhead::Bulkhead,
     ) -> ServiceBuilder<Stack<crate::bulkhead::BulkheadLayer, L>> {
         self.layer(crate::bulkhead::BulkheadLayer::new(bulkhead))
+    }
+
+    #[cfg(feature = "collect")]
+    fn collect_body(self) -> ServiceBuilder<Stack<crate::collect::CollectBodyLayer, L>> {
+        self.layer(crate::collect::CollectBodyLayer::new())
     }
 
     #[cfg(feature = "retry")]

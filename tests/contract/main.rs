@@ -46,12 +46,15 @@ contract! {
     circuit_breaker: OfCircuitBreaker [CircuitBreakerLayer];
     bulkhead: OfBulkhead [BulkheadLayer];
     fallback: OfFallback [FallbackLayer];
+    collect_body: OfCollectBody [CollectBodyLayer];
     record_trail: OfRecordTrail [RecordTrailLayer];
     fallback_over_breaker: FallbackOverBreaker [FallbackLayer CircuitBreakerLayer];
     breaker_over_execution_timeout: BreakerOverExecution [CircuitBreakerLayer ExecutionTimeoutLayer];
     bulkhead_with_a_line: BulkheadWithALine [];
     execution_timeout_over_bulkhead: ExecutionOverBulkhead [ExecutionTimeoutLayer BulkheadLayer];
     execution_timeout_over_backoff: ExecutionOverBackoff [ExecutionTimeoutLayer BackoffRetryLayer];
+    bulkhead_over_collect_body: BulkheadOverCollect [BulkheadLayer CollectBodyLayer];
+    collect_body_over_backoff: CollectOverBackoff [CollectBodyLayer BackoffRetryLayer];
     backoff_over_classifier: BackoffOverClassifier [BackoffRetryLayer StatusErrorClassifierLayer];
     backoff_that_reads_answers: BackoffThatReadsAnswers [];
     backoff_over_idempotent: BackoffOverIdempotent [BackoffRetryLayer IdempotentRetryLayer];

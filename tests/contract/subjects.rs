@@ -16,6 +16,7 @@ use tower_outbound::{
     bulkhead::{Bulkhead, BulkheadLayer, Slot},
     call::{CircuitState, Endpoint, Endpoints, ErrorRef, RetryBudget, StatusSet, UploadBody, Verdict, scope},
     classify::{StatusErrorClassifierLayer, StatusPolicy},
+    collect::CollectBodyLayer,
     fallback::FallbackLayer,
     nest::spring::{self, Limits, Retryer, SpringConfig},
     observe::RecordTrailLayer,
@@ -130,6 +131,17 @@ subjects! {
             .fallback(|_: ErrorRef<'_>| std::future::ready(Err("nothing in its place".into())))
             .circuit_breaker(breaker.clone());
         Setup::new(layers.service(inner)).breaks(breaker)
+    };
+    OfCollectBody: Get => Get, Can::ONCE, |inner| Setup::new(CollectBodyLayer::new().layer(inner));
+    BulkheadOverCollect: Get => Get, Can::ONCE, |inner| {
+        let bulkhead = bulkhead(0);
+        let layers = ServiceBuilder::new().bulkhead(bulkhead.clone()).collect_body();
+        Setup::new(layers.service(inner)).limits(bulkhead)
+    };
+    CollectOverBackoff: Get => Get, PAUSED, |inner| {
+        let budget = budget();
+        let layers = ServiceBuilder::new().collect_body().layer(backoff().budget(budget.clone()));
+        Setup::new(layers.service(inner)).spends(budget)
     };
     OfRecordTrail: Get => Get, Can::ONCE, |inner| Setup::new(RecordTrailLayer::new().layer(inner));
     BreakerOverExecution: Get => Get, Can::ONCE, |inner| {

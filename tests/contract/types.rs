@@ -10,11 +10,13 @@ use tower_outbound::{
     breaker::{Breaker, CircuitBreaker, CircuitBreakerLayer, Permit},
     bulkhead::{Bulkhead, BulkheadLayer, BulkheadService, Slot},
     call::{
-        BoxError, BudgetSlot, BulkheadFull, CallFailed, CircuitOpen, ConfigError, ConnectTimedOut, Endpoint,
-        Endpoints, ErrorRef, ExecutionTimedOut, FallbackFailed, FallbackRejected, FaultError, NoEndpoint,
-        NoTimeLeft, NotReady, ReadTimedOut, RetryBudget, StatusError, UploadBody,
+        AnswerBodyFailed, AnswerTooLarge, BoxError, BudgetSlot, BulkheadFull, CallFailed, CircuitOpen,
+        ConfigError, ConnectTimedOut, Endpoint, Endpoints, ErrorRef, ExecutionTimedOut, FallbackFailed,
+        FallbackRejected, FaultError, NoEndpoint, NoTimeLeft, NotReady, ReadTimedOut, RetryBudget,
+        StatusError, UploadBody,
     },
     classify::{StatusErrorClassifier, StatusErrorClassifierLayer, StatusPolicy},
+    collect::{CollectBody, CollectBodyLayer, CollectedBody},
     fallback::{Fallback, FallbackLayer},
     nest::{
         NestBuilder, NestHandle, Plan,
@@ -69,6 +71,7 @@ fn services_and_their_futures_go_to_other_threads_if_those_below_do() {
     service::<CircuitBreaker<Probe>, Get>();
     service::<BulkheadService<Probe>, Get>();
     service::<Fallback<Probe, Answer>, Get>();
+    service::<CollectBody<Probe>, Get>();
     service::<RecordTrail<Probe>, Get>();
     service::<Nest<Probe>, Get>();
     service::<Hystrix<Probe>, Get>();
@@ -86,6 +89,7 @@ fn a_body_that_is_sent_but_not_shared_is_enough() {
     service::<Nest<Probe>, Once>();
     sent::<UploadBody<Unshared>>();
     sent::<ReadBody<Unshared>>();
+    sent::<CollectedBody<Unshared>>();
 }
 
 #[test]
@@ -101,6 +105,7 @@ fn layers_handles_and_settings_are_kept_where_all_tasks_see_them() {
     shared::<BulkheadLayer>();
     shared::<Bulkhead>();
     shared::<FallbackLayer<Answer>>();
+    shared::<CollectBodyLayer>();
     shared::<RecordTrailLayer>();
     shared::<BalanceHandle>();
     shared::<Breaker>();
@@ -124,11 +129,14 @@ fn layers_handles_and_settings_are_kept_where_all_tasks_see_them() {
     sent::<Slot>();
     sent::<BudgetSlot>();
     sent::<ReadBody<ScriptedBody>>();
+    sent::<CollectedBody<ScriptedBody>>();
     sent::<Upload>();
 }
 
 #[test]
 fn errors_can_be_boxed_as_tower_boxes_them() {
+    error::<AnswerBodyFailed>();
+    error::<AnswerTooLarge>();
     error::<BulkheadFull>();
     error::<CallFailed>();
     error::<CircuitOpen>();

@@ -515,6 +515,85 @@ impl Error for RequestBodyFailed {
     }
 }
 
+/// The head of an answer had come, and its body could not be read to the end.
+///
+/// Its [`Fault`] is of the kind that its source is: a stall, a connection that broke off, or a body that is
+/// [too large](AnswerTooLarge).
+#[derive(Debug)]
+pub struct AnswerBodyFailed {
+    status: StatusCode,
+    read: u64,
+    source: BoxError,
+}
+
+impl AnswerBodyFailed {
+    #[allow(dead_code, reason = "made by a layer that is a feature")]
+    pub(crate) fn new(status: StatusCode, read: u64, source: BoxError) -> Self {
+        AnswerBodyFailed { status, read, source }
+    }
+
+    /// Finds it in an error, however deeply it is wrapped.
+    pub fn of<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a AnswerBodyFailed> {
+        chain(error).find_map(|error| error.downcast_ref())
+    }
+
+    /// The status of the answer.
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// How many bytes of the body had been read.
+    pub fn read(&self) -> u64 {
+        self.read
+    }
+}
+
+impl fmt::Display for AnswerBodyFailed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "CollectBody: the server answered {}, and after {} bytes the body failed: {}",
+            self.status, self.read, self.source
+        )
+    }
+}
+
+impl Error for AnswerBodyFailed {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&*self.source)
+    }
+}
+
+/// The body of an answer is longer than what is read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AnswerTooLarge {
+    limit: u64,
+}
+
+impl AnswerTooLarge {
+    #[allow(dead_code, reason = "made by a layer that is a feature")]
+    pub(crate) fn new(limit: u64) -> Self {
+        AnswerTooLarge { limit }
+    }
+
+    /// How many bytes are read at most.
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+}
+
+impl fmt::Display for AnswerTooLarge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the body has more than the {} bytes that are read; raise `max_body`, or do not collect such bodies",
+            self.limit
+        )
+    }
+}
+
+impl Error for AnswerTooLarge {}
+
 /// The service below failed to become ready, so the attempt was not sent.
 #[derive(Debug)]
 pub struct NotReady {
@@ -707,6 +786,9 @@ pub(super) fn own(error: &(dyn Error + 'static)) -> Option<Fault> {
         return Some(
             Fault::new(FaultKind::Rejected(Rejection::Breaker), Sent::No).with_retry_after(error.retry_in),
         );
+    } else if let Some(error) = error.downcast_ref::<AnswerBodyFailed>() {
+        // There was an answer, whatever the source proves.
+        return Some(Fault::of(&*error.source).with_sent(Sent::Maybe));
     } else if let Some(error) = error.downcast_ref::<FallbackRejected>() {
         let original = Fault::of(error.original());
         return Some(

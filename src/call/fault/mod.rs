@@ -9,9 +9,9 @@ use std::{error::Error, fmt, time::Duration};
 use http::StatusCode;
 
 pub use self::errors::{
-    BulkheadFull, CircuitOpen, CircuitState, ConnectTimedOut, ExecutionTimedOut, FallbackFailed,
-    FallbackRejected, FaultError, NoEndpoint, NoTimeLeft, NotReady, ReadTimedOut, RequestBodyFailed,
-    StatusError,
+    AnswerBodyFailed, AnswerTooLarge, BulkheadFull, CircuitOpen, CircuitState, ConnectTimedOut,
+    ExecutionTimedOut, FallbackFailed, FallbackRejected, FaultError, NoEndpoint, NoTimeLeft, NotReady,
+    ReadTimedOut, RequestBodyFailed, StatusError,
 };
 pub use self::read::chain;
 pub(crate) use self::socket::{is_connection_failure, is_socket_fault};
