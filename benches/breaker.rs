@@ -8,7 +8,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use futures_util::FutureExt;
 use tower::{Layer, Service, service_fn};
 use tower_outbound::{
-    breaker::{Breaker, CircuitBreakerLayer, Force},
+    breaker::{Breaker, CircuitBreakerLayer, Force, HystrixRelease},
     call::Verdict,
 };
 
@@ -37,6 +37,17 @@ fn circuit_breaker(criterion: &mut Criterion) {
 
     let mut closed = CircuitBreakerLayer::new(breaker()).layer(service());
     group.bench_function("closed", |bencher| bencher.iter(|| once(&mut closed)));
+
+    for release in [HystrixRelease::V1_5_12, HystrixRelease::V1_5_18] {
+        let breaker = Breaker::builder("bench")
+            .hystrix(release)
+            .build()
+            .unwrap_or_else(|error| unreachable!("{error}"));
+        let mut closed = CircuitBreakerLayer::new(breaker).layer(service());
+        group.bench_function(format!("closed, {release:?}"), |bencher| {
+            bencher.iter(|| once(&mut closed))
+        });
+    }
 
     // One failure in the window: each success is judged.
     let blemished = breaker();

@@ -34,7 +34,7 @@ use tower::{
 use tower_outbound::{
     breaker::{
         Breaker, BreakerBuilder, Cause, CircuitBreaker, CircuitBreakerFuture, CircuitBreakerLayer, Counts,
-        Force, Permit, Transition,
+        Force, HystrixRelease, HystrixVerdicts, Permit, Transition,
     },
     call::{
         BoxError, ByFault, CircuitOpen, CircuitState, ErrorRef, Fault, FaultKind, Rejection, Sent, Verdict,
@@ -1086,4 +1086,98 @@ fn a_clock_that_is_behind_the_breakers_own_does_no_harm() {
     settle(&breaker, 20, Verdict::Failure);
     assert_eq!((breaker.state(), window(&breaker)), (CircuitState::Open, (0, 20)));
     assert_eq!(breaker.admit().unwrap_err().retry_in(), Some(SLEEP));
+}
+
+fn of_hystrix(release: HystrixRelease) -> Breaker {
+    Breaker::builder("orders")
+        .hystrix(release)
+        .volume(4)
+        .build()
+        .unwrap()
+}
+
+const RELEASES: [HystrixRelease; 2] = [HystrixRelease::V1_5_12, HystrixRelease::V1_5_18];
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_comes_after_a_bad_tick_is_rejected_without_asking_the_service_below() {
+    for release in RELEASES {
+        let breaker = of_hystrix(release);
+        let (service, inner) = scripted(&breaker);
+        settle(&breaker, 4, Verdict::Failure);
+        inner.not_ready.store(true, SeqCst);
+        let mut early = task::spawn(service.clone().oneshot(()));
+        assert_pending!(early.poll());
+        advance(Duration::from_millis(500)).await;
+        let polls = inner.polls();
+        let error = service.clone().oneshot(()).await.unwrap_err();
+        assert_eq!(rejection(&error).state(), CircuitState::Open);
+        assert_eq!(inner.polls(), polls);
+        // Whoever waited is woken by whoever noticed.
+        assert!(early.is_woken());
+        assert_eq!(
+            rejection(&assert_ready_err!(early.poll())).state(),
+            CircuitState::Open
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn as_hystrix_counts_rejections_by_a_limit_open_the_circuit_and_by_our_rule_they_do_not() {
+    for release in RELEASES {
+        let (ours, theirs, below) = (of_hystrix(release), of_hystrix(release), breaker());
+        below.force(Force::Open);
+        let inner = CircuitBreakerLayer::new(below).layer(echo());
+        let mut by_fault = CircuitBreakerLayer::new(ours.clone()).layer(inner.clone());
+        let mut as_theirs = CircuitBreakerLayer::new(theirs.clone())
+            .classify(HystrixVerdicts)
+            .layer(inner);
+        for _ in 0..4 {
+            send(&mut by_fault, Verdict::Success).await.unwrap_err();
+            send(&mut as_theirs, Verdict::Success).await.unwrap_err();
+        }
+        advance(Duration::from_millis(500)).await;
+        assert_eq!(
+            (ours.state(), theirs.state()),
+            (CircuitState::Closed, CircuitState::Open)
+        );
+        // Turned away once more as the trial: a failure, and the circuit is stuck in no state.
+        advance(SLEEP).await;
+        advance(Duration::from_millis(1)).await;
+        send(&mut as_theirs, Verdict::Success).await.unwrap_err();
+        assert_eq!(theirs.state(), CircuitState::Open);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_asked_nobody_is_let_through_but_not_as_the_trial() {
+    for release in RELEASES {
+        let breaker = of_hystrix(release);
+        let mut service = CircuitBreakerLayer::new(breaker.clone()).layer(echo());
+        service.call(Verdict::Success).await.unwrap();
+        settle(&breaker, 4, Verdict::Failure);
+        advance(Duration::from_millis(500)).await;
+        service.call(Verdict::Success).await.unwrap_err();
+        advance(SLEEP + Duration::from_millis(1)).await;
+        service.call(Verdict::Success).await.unwrap_err();
+        send(&mut service, Verdict::Success).await.unwrap();
+        assert_eq!(breaker.state(), CircuitState::Closed);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn below_a_force_the_state_of_the_machine_can_be_asked_for() {
+    let breaker = breaker();
+    trip(&breaker);
+    breaker.force(Force::Closed);
+    assert_eq!(breaker.unforced_state(), CircuitState::Open);
+    advance(SLEEP).await;
+    assert_eq!(breaker.unforced_state(), CircuitState::HalfOpen);
+    assert_eq!(breaker.state(), CircuitState::ForcedClosed);
+    let health = breaker.health();
+    assert_eq!(
+        (health.total(), health.errors(), health.error_percent()),
+        (20, 20, 100)
+    );
+    breaker.set_enabled(false);
+    assert_eq!(breaker.unforced_state(), CircuitState::Disabled);
 }

@@ -26,7 +26,7 @@ use tower::{Layer, Service};
 use tower_outbound::{
     Nest,
     balance::{LoadBalance, LoadBalanceLayer},
-    breaker::{Breaker, CircuitBreaker, CircuitBreakerLayer, Force},
+    breaker::{Breaker, CircuitBreaker, CircuitBreakerLayer, Force, HystrixRelease},
     bulkhead::{Bulkhead, BulkheadLayer, BulkheadService},
     call::{BoxError, Endpoints, ErrorRef, HostHeader, OutboundRequest, Semantics},
     classify::{StatusErrorClassifier, StatusErrorClassifierLayer, StatusPolicy},
@@ -276,6 +276,11 @@ fn collect<S>(inner: S) -> CollectBody<S> {
     CollectBodyLayer::new().layer(inner)
 }
 
+fn as_hystrix(release: HystrixRelease) -> CircuitBreaker<Server> {
+    let breaker = Breaker::builder("orders").hystrix(release).build().unwrap();
+    CircuitBreakerLayer::new(breaker).layer(AT_ONCE)
+}
+
 fn trail<S>(inner: S) -> RecordTrail<S> {
     RecordTrailLayer::new().layer(inner)
 }
@@ -302,6 +307,14 @@ fn a_layer_allocates_nothing_over_a_service_that_answers_at_once() {
         ("Bulkhead", allocations(bulkhead(AT_ONCE), || get(8))),
         ("Fallback", allocations(fallback(AT_ONCE), || get(8))),
         ("CollectBody", allocations(collect(AT_ONCE), || get(8))),
+        (
+            "CircuitBreaker as Hystrix 1.5.12",
+            allocations(as_hystrix(HystrixRelease::V1_5_12), || get(8)),
+        ),
+        (
+            "CircuitBreaker as Hystrix 1.5.18",
+            allocations(as_hystrix(HystrixRelease::V1_5_18), || get(8)),
+        ),
         ("RecordTrail", allocations(trail(AT_ONCE), || get(8))),
         (
             "BackoffRetry of a type of one's own",

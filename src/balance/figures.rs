@@ -25,12 +25,12 @@ pub(super) struct Counters {
     changed: AtomicU64,
     /// The connection failures in a row, and when the last one of all was, in one word: they are read together.
     troubles: AtomicU64,
-    /// When the first attempt started. The times above are microseconds from there.
+    /// When the first attempt started. The times above are counted from there, in nanoseconds.
     since: OnceLock<Instant>,
 }
 
-/// The lower bits of [`Counters::troubles`] are the count. The others are the time, plus one: zero is never. They hold
-/// eight years.
+/// The lower bits of [`Counters::troubles`] are the count. The others are the time, in microseconds, plus one: zero is
+/// never. They hold eight years.
 const COUNT_BITS: u32 = 16;
 const COUNT: u64 = (1 << COUNT_BITS) - 1;
 const LATEST: u64 = u64::MAX >> COUNT_BITS;
@@ -45,15 +45,17 @@ pub(super) enum End {
 }
 
 impl Counters {
+    /// The time as it is kept here. It is enough for five hundred years.
     #[inline]
-    fn since_first(&self, now: Instant) -> u64 {
+    fn nanos(&self, now: Instant) -> u64 {
         let first = *self.since.get_or_init(|| now);
-        let micros = now.saturating_duration_since(first).as_micros();
-        u64::try_from(micros).map_or(LATEST - 1, |micros| micros.min(LATEST - 1))
+        let since = now.saturating_duration_since(first);
+        let whole = since.as_secs().saturating_mul(1_000_000_000);
+        whole.saturating_add(since.subsec_nanos().into())
     }
 
-    fn instant(&self, micros: u64) -> Option<Instant> {
-        self.since.get()?.checked_add(Duration::from_micros(micros))
+    fn instant(&self, since_first: Duration) -> Option<Instant> {
+        self.since.get()?.checked_add(since_first)
     }
 
     /// The connection failures in a row; when the last one was, in a row or not.
@@ -62,19 +64,22 @@ impl Counters {
         let troubles = self.troubles.load(Relaxed);
         let last = (troubles >> COUNT_BITS)
             .checked_sub(1)
-            .and_then(|micros| self.instant(micros));
+            .and_then(|micros| self.instant(Duration::from_micros(micros)));
         ((troubles & COUNT) as u32, last)
     }
 
     /// When an attempt started or ended last.
     pub(super) fn changed(&self) -> Option<Instant> {
-        self.instant(self.changed.load(Relaxed))
+        self.instant(Duration::from_nanos(self.changed.load(Relaxed)))
     }
 
+    /// What comes back is when that was.
     #[inline]
-    fn begin(&self, now: Instant) {
+    fn begin(&self, now: Instant) -> u64 {
+        let nanos = self.nanos(now);
         self.started.fetch_add(1, Relaxed);
-        self.changed.store(self.since_first(now), Relaxed);
+        self.changed.store(nanos, Relaxed);
+        nanos
     }
 
     pub(super) fn in_flight(&self) -> u64 {
@@ -98,16 +103,16 @@ impl Counters {
     }
 
     #[inline]
-    fn end(&self, verdict: Verdict, end: End, started: Instant, now: Instant) {
-        let took = now.saturating_duration_since(started).as_nanos();
+    fn end(&self, verdict: Verdict, end: End, started: u64, now: Instant) {
+        let nanos = self.nanos(now);
         self.response_nanos
-            .fetch_add(u64::try_from(took).unwrap_or(u64::MAX), Relaxed);
-        let micros = self.since_first(now);
-        self.changed.store(micros, Relaxed);
+            .fetch_add(nanos.saturating_sub(started), Relaxed);
+        self.changed.store(nanos, Relaxed);
         if end == End::ConnectionFailed {
+            let time = (nanos / 1_000 + 1).min(LATEST);
             let one_more = |troubles: u64| {
                 let count = (troubles & COUNT) + 1;
-                Some((micros + 1) << COUNT_BITS | count.min(COUNT))
+                Some(time << COUNT_BITS | count.min(COUNT))
             };
             let _ = self.troubles.fetch_update(Relaxed, Relaxed, one_more);
         } else if self.troubles.load(Relaxed) & COUNT != 0 {
@@ -122,7 +127,7 @@ impl Counters {
     }
 
     fn abandon(&self, now: Instant) {
-        self.changed.store(self.since_first(now), Relaxed);
+        self.changed.store(self.nanos(now), Relaxed);
         self.abandoned.fetch_add(1, Relaxed);
     }
 }
@@ -214,18 +219,20 @@ impl Figures {
 #[derive(Debug)]
 pub(super) struct InFlight(Option<Underway>);
 
+/// An attempt, from its start on.
 #[derive(Debug)]
-struct Underway {
+pub(super) struct Underway {
     endpoint: Endpoint,
     counters: Arc<Counters>,
-    started: Instant,
+    /// As the counters have it.
+    started: u64,
     /// Is it a part of a call that keeps a trail?
     recorded: bool,
 }
 
 impl InFlight {
     pub(super) fn begin(endpoint: Endpoint, counters: Arc<Counters>, started: Instant) -> Self {
-        counters.begin(started);
+        let started = counters.begin(started);
         InFlight(Some(Underway {
             endpoint,
             counters,
@@ -234,12 +241,26 @@ impl InFlight {
         }))
     }
 
-    /// Ends it. What comes back is the endpoint, and when the attempt started; always, since it ends but once.
+    /// Ends it. What comes back is what can be told of it; always, since it ends but once.
     #[inline]
-    pub(super) fn end(mut self, verdict: Verdict, end: End, now: Instant) -> Option<(Endpoint, Instant)> {
+    pub(super) fn end(mut self, verdict: Verdict, end: End, now: Instant) -> Option<Underway> {
         let underway = self.0.take()?;
         underway.counters.end(verdict, end, underway.started, now);
-        Some((underway.endpoint, underway.started))
+        Some(underway)
+    }
+}
+
+impl Underway {
+    /// For the trail.
+    pub(super) fn attempt(&self, now: Instant, outcome: AttemptOutcome) -> Attempt {
+        let since_first = Duration::from_nanos(self.started);
+        let started = self.counters.instant(since_first).unwrap_or(now);
+        Attempt::new(Some(self.endpoint.clone()), started, now, outcome)
+    }
+
+    /// Where it went.
+    pub(super) fn into_endpoint(self) -> Endpoint {
+        self.endpoint
     }
 }
 
@@ -254,12 +275,7 @@ impl Drop for InFlight {
             }
             scope::current(|scope| {
                 if scope.keeps_trail() {
-                    scope.record(Attempt::new(
-                        Some(underway.endpoint.clone()),
-                        underway.started,
-                        now,
-                        AttemptOutcome::Abandoned,
-                    ));
+                    scope.record(underway.attempt(now, AttemptOutcome::Abandoned));
                 }
                 scope.set_picked(underway.endpoint);
             });
@@ -279,8 +295,8 @@ mod tests {
         let open = [begin(), begin()];
         assert_eq!(counters.in_flight(), 2);
         for verdict in [Verdict::Success, Verdict::Failure, Verdict::Ignored] {
-            let (ended, _) = begin().end(verdict, End::Met, Instant::now()).unwrap();
-            assert_eq!(ended, endpoint);
+            let ended = begin().end(verdict, End::Met, Instant::now()).unwrap();
+            assert_eq!(ended.into_endpoint(), endpoint);
         }
         drop(open);
         let figures = counters.read();

@@ -16,8 +16,7 @@ use super::{
     wait::Waiting,
 };
 use crate::call::{
-    Addressed, Attempt, AttemptOutcome, BoxError, CallScope, Classify, Fault, Verdict, is_connection_failure,
-    scope,
+    Addressed, AttemptOutcome, BoxError, CallScope, Classify, Fault, Verdict, is_connection_failure, scope,
 };
 
 pin_project! {
@@ -135,13 +134,12 @@ fn ended<T, C: Classify<T>>(
         Ok(response) => {
             let verdict = classify.classify(Ok(&response));
             let now = Instant::now();
-            if let Some((endpoint, started)) = in_flight.end(verdict, End::Met, now) {
+            if let Some(ended) = in_flight.end(verdict, End::Met, now) {
                 scope::current(|scope| {
                     if scope.trail().is_some() {
-                        let outcome = AttemptOutcome::Answered;
-                        scope.record_answer(Attempt::new(Some(endpoint.clone()), started, now, outcome));
+                        scope.record_answer(ended.attempt(now, AttemptOutcome::Answered));
                     }
-                    scope.set_picked(endpoint);
+                    scope.set_picked(ended.into_endpoint());
                 });
             }
             Ok(response)
@@ -162,13 +160,12 @@ fn failed<T>(in_flight: InFlight, verdict: Verdict, error: BoxError) -> Result<T
     } else {
         End::Met
     };
-    let Some((endpoint, started)) = in_flight.end(verdict, end, now) else {
+    let Some(ended) = in_flight.end(verdict, end, now) else {
         return Err(error);
     };
-    let outcome = AttemptOutcome::Failed(fault);
-    let attempt = Attempt::new(Some(endpoint.clone()), started, now, outcome);
+    let attempt = ended.attempt(now, AttemptOutcome::Failed(fault));
     let unheard = scope::current(|scope| {
-        scope.set_picked(endpoint);
+        scope.set_picked(ended.into_endpoint());
         if scope.keeps_trail() {
             scope.record(attempt);
             None

@@ -32,7 +32,8 @@
 //!
 //! # What is picked
 //!
-//! The [`Rule`] chooses: [`RoundRobin`] unless another is given, [`Random`], [`LeastLoaded`], or one of your own. Its
+//! The [`Rule`] chooses: [`RoundRobin`] unless another is given, [`Random`], [`LeastLoaded`], one of [Ribbon's
+//! seven](rule#ribbons-rules), or one of your own. Its
 //! state and the figures about the endpoints belong to the layer value: all services that it makes, and all their
 //! clones, share one rotation and one count.
 //!
@@ -44,6 +45,8 @@
 //!    and all may be picked.
 //! 3. An endpoint that this call has tried before is not picked, as long as there is another.
 //!
+//! A rule that [chooses alone](Rule::chooses_alone), as Ribbon's do, is asked once, and only the first holds.
+//!
 //! After an endpoint has been taken out of the set no pick goes to it. Attempts that are under way there go on.
 //!
 //! # When there is nothing to pick
@@ -52,6 +55,7 @@
 //! | --- | --- | --- |
 //! | is empty | [`WhenEmpty`]: the call fails at once, or waits | fails at once |
 //! | has never been published by its source | the call waits up to [`first_wait`](LoadBalanceLayer::first_wait) | 1 s |
+//! | is not empty, but the rule chooses none of it | as if it were empty | |
 //! | is not empty, but the deadline of the call has passed | [`NoTimeLeft`](crate::call::NoTimeLeft), nothing is sent | |
 //!
 //! The error is [`NoEndpoint`](crate::call::NoEndpoint). A call that waits holds nothing of the service below: a
@@ -62,7 +66,8 @@
 //!
 //! Each attempt counts as in flight from the pick to the head of the response, and as one of these when it has ended
 //! (see [`Figures`]): a success, a failure or neither, as the [classifier](LoadBalanceLayer::classify) says, or abandoned
-//! if the future was dropped, or panicked, before its end. Where the layers above keep a
+//! if the future was dropped, or panicked, before its end. Apart from that classifier, and as in Ribbon, connection
+//! failures in a row are counted, and the time from the pick to the head or the error is added up. Where the layers above keep a
 //! [`Trail`](crate::call::Trail), the attempt is written into it with its endpoint; where none does, a failure becomes
 //! a [`CallFailed`](crate::call::CallFailed) with a trail of one attempt, so that the error names the endpoint in any
 //! case.
@@ -73,6 +78,7 @@
 //! | --- | --- | --- |
 //! | [`rule`](LoadBalanceLayer::rule) | [`RoundRobin`] | Ribbon's `RoundRobinRule` |
 //! | [`classify`](LoadBalanceLayer::classify) | [`ByFault`](crate::call::ByFault) | an answer is a success; a rejection is neither |
+//! | [`ribbon_stats`](LoadBalanceLayer::ribbon_stats) | Ribbon's: 3 connection failures, 10 s to 30 s | only its rules look at them |
 //! | [`host_header`](LoadBalanceLayer::host_header) | [`OfEndpoint`](crate::call::HostHeader::OfEndpoint) | as Ribbon |
 //! | [`when_empty`](LoadBalanceLayer::when_empty) | [`FailAtOnce`](WhenEmpty::FailAtOnce) | |
 //! | [`first_wait`](LoadBalanceLayer::first_wait) | 1 s | |

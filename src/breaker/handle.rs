@@ -284,12 +284,16 @@ impl Core {
     fn look(&self, now: impl Fn() -> u64) -> Gate {
         match &self.machine {
             Machine::Ours(engine) => engine.look(now),
-            Machine::Hystrix(engine) => {
-                let now = now();
-                self.catch_up(engine, Asker::Call, now);
-                engine.look(now)
-            }
+            Machine::Hystrix(engine) => self.look_by_ticks(engine, now),
         }
+    }
+
+    /// Out of the way of those that are judged by our own rules.
+    #[inline(never)]
+    fn look_by_ticks(&self, engine: &hystrix::Engine, now: impl Fn() -> u64) -> Gate {
+        let now = now();
+        self.catch_up(engine, Asker::Call, now);
+        engine.look(now)
     }
 
     /// The state as it stands, with no step taken.
@@ -309,13 +313,23 @@ impl Core {
                     self.step(|| engine.take(step, admitted, lane, now()));
                 }
             }
-            Machine::Hystrix(engine) => {
-                let at = now();
-                self.catch_up(engine, Asker::Nobody, at);
-                if let Some(step) = engine.settle(admitted, lane, verdict, at) {
-                    self.step(|| engine.take(step, admitted, lane, now()));
-                }
-            }
+            Machine::Hystrix(engine) => self.settle_by_ticks(engine, admitted, lane, verdict, now),
+        }
+    }
+
+    #[inline(never)]
+    fn settle_by_ticks(
+        &self,
+        engine: &hystrix::Engine,
+        admitted: Word,
+        lane: usize,
+        verdict: Verdict,
+        now: impl Fn() -> u64,
+    ) {
+        let at = now();
+        self.catch_up(engine, Asker::Nobody, at);
+        if let Some(step) = engine.settle(admitted, lane, verdict, at) {
+            self.step(|| engine.take(step, admitted, lane, now()));
         }
     }
 

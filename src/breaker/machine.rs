@@ -10,11 +10,15 @@ use super::{
 };
 
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one in each breaker, behind an `Arc`"
+)]
 pub(super) enum Machine {
     /// Judged as each call ends.
     Ours(Engine),
     /// Judged on health ticks.
-    Hystrix(Box<hystrix::Engine>),
+    Hystrix(hystrix::Engine),
 }
 
 macro_rules! either {
@@ -30,9 +34,7 @@ impl Machine {
     pub(super) fn new(settings: Settings) -> Self {
         match settings.hystrix {
             None => Machine::Ours(Engine::new(settings)),
-            Some((release, interval)) => {
-                Machine::Hystrix(Box::new(hystrix::Engine::new(settings, release, interval)))
-            }
+            Some((release, interval)) => Machine::Hystrix(hystrix::Engine::new(settings, release, interval)),
         }
     }
 

@@ -50,7 +50,8 @@
 //!
 //! # Defaults
 //!
-//! They are Hystrix's (`HystrixCommandProperties`), but for the lease, which Hystrix does not have.
+//! They are Hystrix's (`HystrixCommandProperties`), but for the lease, which Hystrix does not have. Whether the circuit
+//! is judged by our rules or as Hystrix does it is another setting.
 //!
 //! | setting | default | allowed | meaning |
 //! | --- | --- | --- | --- |
@@ -59,6 +60,8 @@
 //! | [`window`](BreakerBuilder::window) | 10 s | above zero | length of the rolling window, in 10 buckets |
 //! | [`sleep_window`](BreakerBuilder::sleep_window) | 5 s | above zero | how long it rejects before a probe may go out |
 //! | [`probe_lease`](BreakerBuilder::probe_lease) | 30 s | above zero | how long a probe may take before another takes its place |
+//! | [`hystrix`](BreakerBuilder::hystrix) | no | 1.5.12, 1.5.18 | judged as that release does it |
+//! | [`health_snapshot`](BreakerBuilder::health_snapshot) | 500 ms | 1 to 1,000 in a window | how often Hystrix's figures are brought up to date |
 //! | [`disabled`](BreakerBuilder::disabled) | no | | neither rejects nor counts |
 //! | [`on_transition`](BreakerBuilder::on_transition) | none | | called once for each change of state |
 //! | [`classify`](CircuitBreakerLayer::classify) | [`ByFault`](crate::call::ByFault) | | what an outcome counts as |
@@ -84,8 +87,61 @@
 //! By hand: [`Breaker::force`] holds a circuit open or closed and leaves the state below as it is,
 //! [`Breaker::set_enabled`] switches it off, which wins over any force, and [`Breaker::reset`] starts anew.
 //!
-//! This differs from Hystrix, which judges once every 500 ms, waits a millisecond more before a probe, lets
-//! any late outcome decide a half-open circuit (1.5.12), and treats an ignored outcome of a probe as a failure.
+//! # States of Hystrix
+//!
+//! [`BreakerBuilder::hystrix`] takes the rules of a release of Hystrix in the place of these. Both judge by *health
+//! snapshots*: there is a tick every 500 ms, counted from when the breaker was built, last closed or reset, and each
+//! shows the outcomes of the window up to it; what came since is not seen yet, and is seen for a full window from the
+//! next tick on. [`Breaker::health`] tells what the latest tick shows. The trip test is the one above: both bounds are
+//! inclusive, the share is cut to whole percents. No task makes the ticks: whoever comes next works out what they would
+//! have seen, so an event of a transition is made then.
+//!
+//! 1.5.12, where the trial is what is called the probe above:
+//!
+//! | state | what happens | then |
+//! | --- | --- | --- |
+//! | closed | a tick meets the trip test | open since that tick, whenever somebody notices |
+//! | open | a call until the sleep window is over by a millisecond | rejected |
+//! | open | a call after that | half-open: this call is the trial |
+//! | half-open | another call while the trial is out | rejected, however long it takes |
+//! | half-open | the trial succeeds | closed; the window is wiped, its ticks begin anew, and the success is in it |
+//! | half-open | the trial fails or is [ignored](crate::call::Verdict::Ignored) | open, for a full sleep window from now |
+//! | half-open | the trial is dropped or panics | half-open: the next call is the trial, at once |
+//! | any | a call ends that was let through earlier in the same window | it is in the figures, and decides nothing |
+//! | any | a call ends that was let through in an earlier window | no change; counted as [stale](Counts::stale) |
+//!
+//! 1.5.18, and 1.5.14 to 1.5.17, which have no half-open state:
+//!
+//! | state | what happens | then |
+//! | --- | --- | --- |
+//! | closed | a call comes, or [`Breaker::state`] is asked, and the latest tick meets the trip test | open since now |
+//! | open | a call until the sleep window is over by a millisecond | rejected |
+//! | open | a call after that | open: this call is a test, and the next sleep window begins now |
+//! | open | a test fails, is ignored, dropped or panics | no change: the next test comes a sleep window after it went out |
+//! | open | a test succeeds, be it not the latest | closed; the window is wiped, its ticks begin anew, and the success is in it |
+//! | open, forced closed | a call that was let through while it was open succeeds | closed, in the same way |
+//! | any | a call ends that was let through earlier | as in 1.5.12 |
+//!
+//! In both, an open circuit is told as open until a trial goes out, and a force leaves the machine below as it is, which
+//! goes on by outcomes and ticks: [`Breaker::unforced_state`]. A task that waits for the inner service is woken when
+//! somebody notices that the circuit has opened, which a tick alone does not do.
+//!
+//! # What differs from Hystrix
+//!
+//! Our own rules judge each outcome as it ends; Hystrix does so once every 500 ms, waits a millisecond more before a
+//! probe, lets any late outcome decide a half-open circuit (1.5.12), and treats an ignored outcome of a probe as a
+//! failure.
+//!
+//! With [`BreakerBuilder::hystrix`] these differences are left, all of them on purpose:
+//!
+//! * A late outcome decides nothing. In Hystrix one that began before the circuit opened closes or re-opens a half-open
+//!   circuit (1.5.12), or closes an open one (1.5.18), and one that began before the circuit closed is in the figures of
+//!   the new window.
+//! * A trial can get lost no more: one that is given up is handed back, one that a limit below turned away is a failure,
+//!   and one that does not end at all is replaced after an hour ([`probe_lease`](BreakerBuilder::probe_lease)). Hystrix
+//!   1.5.12 can stay half-open for good.
+//! * What counts as a failure is the classifier's business; [`HystrixVerdicts`] counts as Hystrix does.
+//! * A breaker that is switched off and on again starts with an empty window.
 //!
 //! # Readiness
 //!
@@ -101,7 +157,9 @@
 //! # Cost
 //!
 //! A call through a closed circuit takes no lock and allocates nothing. It reads the clock once, at its end, and
-//! writes to memory that its thread shares with few others, or none.
+//! writes to memory that its thread shares with few others, or none. With [`hystrix`](BreakerBuilder::hystrix) it reads
+//! the clock at each step, and once in an interval a call sums the window up; after a while without calls the next one does so
+//! for each tick that has passed, at most for those of two windows, and allocates for it.
 //!
 mod config;
 mod engine;

@@ -56,6 +56,8 @@ impl<A> RetryLayer<Idempotent, A> {
 /// | other methods | only if nothing was sent | refused, no route, **reset, early close** | none |
 /// | next endpoint | one not tried, if there is one | whatever the rule picks | whatever the rule picks |
 ///
+/// [`ribbon_default_handler()`](Idempotent::ribbon_default_handler) is a fourth, without regard to methods.
+///
 /// An endpoint that asked to be left alone (`Retry-After`) gets no further attempt under the default rule; the next
 /// one does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

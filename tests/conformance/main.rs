@@ -34,3 +34,15 @@ fn lb() {
     }
     report.conclude();
 }
+
+/// The same of the level `ribbon`, whose attempts end as recorded: its sockets have a level of their own.
+#[test]
+fn lb_of_ribbon() {
+    let mut report = report::Report::new("lb of ribbon");
+    for case in case::of_levels(&["ribbon"]) {
+        if let Some(outcome) = lb::replay_choices(&case) {
+            report.add(&case, outcome);
+        }
+    }
+    report.conclude();
+}

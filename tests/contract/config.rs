@@ -7,7 +7,7 @@ use tower::{Layer, ServiceExt};
 use tower_outbound::{
     Nest,
     balance::{LoadBalanceLayer, WhenEmpty},
-    breaker::{Breaker, BreakerBuilder, CircuitBreakerLayer},
+    breaker::{Breaker, BreakerBuilder, CircuitBreakerLayer, HystrixRelease},
     bulkhead::{Bulkhead, BulkheadLayer},
     call::{BoxError, ConfigError, Endpoint, Endpoints, LONGEST, RetryBudget},
     classify::{StatusErrorClassifierLayer, StatusPolicy},
@@ -259,6 +259,40 @@ fn a_bulkhead_has_a_name_and_a_wait_for_those_who_wait() {
 }
 
 #[test]
+fn a_breaker_of_hystrix_takes_what_hystrix_takes_and_a_window_of_health_snapshots() {
+    for release in [HystrixRelease::V1_5_12, HystrixRelease::V1_5_18] {
+        let new = || Breaker::builder("orders").hystrix(release);
+        let layer = "CircuitBreaker";
+        assert!(new().volume(0).sleep_window(ZERO).build().is_ok());
+        assert!(new().error_percent(u32::MAX).build().is_ok());
+        refused(new().volume(1 << 24).build(), layer, "volume", "16777216");
+        refused(new().window(ZERO).build(), layer, "window", "0 s");
+        refused(new().window(MAX).build(), layer, "window", &format!("{MAX:?}"));
+        refused(
+            new().sleep_window(MAX).build(),
+            layer,
+            "sleep_window",
+            &format!("{MAX:?}"),
+        );
+        refused(new().probe_lease(ZERO).build(), layer, "probe_lease", "0 s");
+        let snapshot = |millis| new().health_snapshot(Duration::from_millis(millis)).build();
+        refused(snapshot(0), layer, "health_snapshot", "0 s");
+        refused(snapshot(10_001), layer, "health_snapshot", "10.001s");
+        refused(snapshot(9), layer, "health_snapshot", "9ms");
+        assert!(snapshot(10_000).is_ok() && snapshot(10).is_ok());
+        // Rounded up to a millisecond.
+        let shortest = new().window(Duration::from_millis(1)).health_snapshot(NANO);
+        assert!(shortest.build().is_ok());
+        refused(
+            new().window(NANO).health_snapshot(NANO).build(),
+            layer,
+            "health_snapshot",
+            "1ns",
+        );
+    }
+}
+
+#[test]
 fn a_nest_says_which_of_its_settings_is_wrong() {
     let new = || Nest::builder("orders", endpoints());
     refused(Nest::builder("", endpoints()).build(()), "Nest", "name", "empty");
@@ -335,13 +369,18 @@ fn the_longest_times_overflow_nothing() {
             .window(LONGEST)
             .sleep_window(LONGEST)
             .probe_lease(LONGEST)
+            .health_snapshot(LONGEST)
             .volume(1);
-        works(
-            CircuitBreakerLayer::new(breaker.build().unwrap()).layer(inner()),
-            &watch,
-            "breaker",
-        )
-        .await;
+        let as_hystrix =
+            [HystrixRelease::V1_5_12, HystrixRelease::V1_5_18].map(|it| breaker.clone().hystrix(it));
+        for breaker in as_hystrix.into_iter().chain([breaker]) {
+            works(
+                CircuitBreakerLayer::new(breaker.build().unwrap()).layer(inner()),
+                &watch,
+                "breaker",
+            )
+            .await;
+        }
         let bulkhead = Bulkhead::builder("orders").max_concurrent(1).max_waiting(1);
         let bulkhead = bulkhead.max_wait(LONGEST).build().unwrap();
         let slot = bulkhead.enter().unwrap();

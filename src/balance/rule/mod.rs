@@ -1,4 +1,38 @@
 //! Which of the candidates gets the next attempt.
+//!
+//! # This crate's rules
+//!
+//! Vetoes, and what the call has tried, are seen to before and after they are asked.
+//!
+//! | rule | picks | looks at |
+//! | --- | --- | --- |
+//! | [`RoundRobin`] (the default) | one after the other, from the first on | one endpoint |
+//! | [`Random`] | any; it is Ribbon's `RandomRule` as well | one |
+//! | [`LeastLoaded`] | of two drawn the one with fewer attempts in flight | two |
+//!
+//! # Ribbon's rules
+//!
+//! They pick what Ribbon 2.2 picks, one by one, also where that is odd. They [choose
+//! alone](Rule::chooses_alone): what a call has tried is nothing to them, and they may choose none. Their "alive" is an
+//! endpoint without a [veto](crate::call::Veto); where they do not look at that, it is the veto of a
+//! [probe](crate::call::Veto::Probe) alone that is disregarded, since Ribbon knows no other.
+//!
+//! | rule | first picks of 3 | tripped endpoints | not alive | looks at | source |
+//! | --- | --- | --- | --- | --- | --- |
+//! | [`RibbonRoundRobin`] | 1, 2, 0 | picked | passed over, at most ten times; then none | one | `RoundRobinRule` |
+//! | [`Random`] | by lot | picked | drawn again | one | `RandomRule` |
+//! | [`AvailabilityFiltering`] | 1, 2, 0 | passed over; if all are, round all | passed over; if all are, none | one; all if eleven are tripped | `AvailabilityFilteringRule`, `AvailabilityPredicate` |
+//! | [`ZoneAvoidance`] | 0, 1, 2 | left out; if all are, round all | picked | all | `ZoneAvoidanceRule`, `ZoneAvoidancePredicate`, `CompositePredicate` |
+//! | [`BestAvailable`] | 0, 0, 0 | passed over; if all are, as `RibbonRoundRobin` | picked | all | `BestAvailableRule` |
+//! | [`WeightedResponseTime`] | 1, 2, 0 until weights differ, then by lot | picked | drawn again | one; all every 30 s | `WeightedResponseTimeRule` |
+//! | [`RibbonRoundRobin`] with [`WhenEmpty::Wait`](super::WhenEmpty::Wait)`(500 ms)` | 1, 2, 0 | picked | asked again for 500 ms, then none | one | `RetryRule` |
+//!
+//! Spring puts [`ZoneAware`] before each (`ZoneAwareLoadBalancer`). [`RibbonRule`] is any of the seven.
+//! [`RibbonStats`] says when an endpoint is tripped (`ServerStats`, `LoadBalancerContext`).
+//!
+//! Not as in Ribbon: figures of an endpoint live as long as it is in the set (there they go when nobody has asked for
+//! 30 min); weights are worked out anew at once when the set has changed (there it goes round until the 30 s are over);
+//! and nothing spins where no endpoint can be picked.
 
 mod dice;
 mod least_loaded;

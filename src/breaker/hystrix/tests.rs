@@ -258,6 +258,21 @@ mod both {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn windows_are_told_apart_after_more_resets_than_there_are_numbers_for() {
+        for release in [V1_5_12, V1_5_18] {
+            let breaker = breaker(release);
+            for _ in 0..40_000 {
+                breaker.reset();
+            }
+            let running = breaker.admit().unwrap();
+            until_the_trial(&breaker).await;
+            running.settle(Success);
+            pass(500).await;
+            assert_eq!((breaker.state(), figures(&breaker)), (Open, (5, 4, 80)));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_breaker_that_is_switched_off_lets_all_pass_and_books_nothing_whatever_is_forced() {
         for release in [V1_5_12, V1_5_18] {
             let breaker = builder(release).disabled().build().unwrap();
@@ -667,7 +682,7 @@ mod model {
         fn judge_tick(&mut self, tick: u64, opened: u64) {
             let (good, bad) = self.shown(tick, tick);
             let total = good + bad;
-            let percent = if total == 0 { 0 } else { bad * 100 / total };
+            let percent = (bad * 100).checked_div(total).unwrap_or(0);
             if self.enabled
                 && self.machine == Machine::Closed
                 && total >= self.numbers.volume.into()

@@ -6,6 +6,7 @@
 mod choices;
 mod circuit;
 mod handlers;
+mod recorded_attempts;
 mod retryer;
 mod servers;
 
@@ -18,12 +19,7 @@ use crate::{case::Case, report::Outcome};
 
 /// Replays one case.
 pub(crate) fn replay(case: &Case) -> Outcome {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .start_paused(true)
-        .build()
-        .unwrap();
-    runtime.block_on(async {
+    paused().block_on(async {
         if case.level() == "retryer" {
             plain(retryer::differences(case).await)
         } else if case.id().starts_with("lb-server_circuit-") {
@@ -34,6 +30,20 @@ pub(crate) fn replay(case: &Case) -> Outcome {
             plain(choices::differences(case).await)
         }
     })
+}
+
+/// Replays the choices of a case of the level `ribbon`. None: it is about something else as well.
+pub(crate) fn replay_choices(case: &Case) -> Option<Outcome> {
+    let runtime = paused();
+    runtime.block_on(recorded_attempts::differences(case)).map(plain)
+}
+
+fn paused() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .unwrap()
 }
 
 fn plain(differences: Vec<String>) -> Outcome {

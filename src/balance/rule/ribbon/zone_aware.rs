@@ -64,7 +64,21 @@ impl<R: Rule> ZoneAware<R> {
     }
 
     fn pick_in(&self, zone: usize, candidates: &Candidates<'_>) -> Option<usize> {
-        let places = candidates.zones().get(zone)?;
+        if candidates.are_all() {
+            let places = candidates.zones().get(zone)?;
+            return places.get(self.pick_at(places, candidates)?).copied();
+        }
+        // A rule that does not choose alone, after some have been left out.
+        let in_zone = candidates.iter().enumerate();
+        let in_zone = in_zone.filter(|(_, candidate)| candidate.zone() == zone);
+        let (indexes, places): (Vec<_>, Vec<_>) = in_zone
+            .filter_map(|(index, _)| Some((index, candidates.place(index)?)))
+            .unzip();
+        indexes.get(self.pick_at(&places, candidates)?).copied()
+    }
+
+    /// Which of these, which are the candidates in one zone.
+    fn pick_at(&self, places: &[usize], candidates: &Candidates<'_>) -> Option<usize> {
         let within = candidates.at(places);
         let name = within.get(0)?.endpoint().zone();
         let pick = |zones: &[ZoneRule<R>]| {
@@ -75,8 +89,7 @@ impl<R: Rule> ZoneAware<R> {
             self.add(name, candidates);
             pick(&self.zones.load())
         });
-        let index = picked??.checked_rem(places.len())?;
-        places.get(index).copied()
+        picked??.checked_rem(places.len())
     }
 
     #[cold]
@@ -114,14 +127,10 @@ fn is_same(one: Option<&str>, other: Option<&str>) -> bool {
 
 impl<R: Rule> Rule for ZoneAware<R> {
     fn pick(&self, candidates: &Candidates<'_>) -> Option<usize> {
-        let zone = match candidates.are_all() {
-            true => Survey::of(candidates, &self.dice)
-                .filter(Survey::has_dropped)
-                .and_then(|survey| survey.draw_one_left(&self.dice)),
-            // What was left out has chosen already.
-            false => None,
-        };
-        zone.and_then(|zone| self.pick_in(zone, candidates))
+        Survey::of(candidates, &self.dice)
+            .filter(Survey::has_dropped)
+            .and_then(|survey| survey.draw_one_left(&self.dice))
+            .and_then(|zone| self.pick_in(zone, candidates))
             .or_else(|| self.all.pick(candidates))
     }
 
