@@ -603,7 +603,8 @@ mod model {
         turn: u64,
         trial: bool,
         under_open: bool,
-        booked: bool,
+        /// Was the breaker on?
+        judged: bool,
     }
 
     impl Model {
@@ -751,17 +752,18 @@ mod model {
                 turn: self.turn,
                 trial,
                 under_open: matches!(self.machine, Machine::Open { .. }),
-                booked: self.enabled,
+                judged: self.enabled,
             })
         }
 
         fn settle(&mut self, ticket: Ticket, verdict: Option<Verdict>, now: u64) {
-            if !ticket.booked {
+            if !ticket.judged && verdict.is_none() {
                 return;
             }
             let ours = self.ours();
             let is_open = matches!(self.machine, Machine::Open { .. });
-            let decides = ticket.window == self.window
+            let decides = ticket.judged
+                && ticket.window == self.window
                 && if ours {
                     ticket.trial && ticket.turn == self.turn
                 } else {
