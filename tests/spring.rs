@@ -10,6 +10,7 @@
 
 mod spring {
     mod eight_seconds;
+    mod fallback;
     mod keys;
     mod mock;
     mod nest;

@@ -78,6 +78,13 @@ impl<B> CollectedBody<B> {
     }
 }
 
+/// As if it had been read: for a fallback, which answers with one of its own.
+impl<B> From<Bytes> for CollectedBody<B> {
+    fn from(data: Bytes) -> Self {
+        CollectedBody::read(data, None)
+    }
+}
+
 impl<B> Body for CollectedBody<B>
 where
     B: Body,

@@ -13,7 +13,11 @@ use http_body::Body;
 use pin_project_lite::pin_project;
 use tokio::time::Instant;
 
-use super::{CollectedBody, gather::Gather, layer::Reads};
+use super::{
+    CollectedBody,
+    gather::Gather,
+    layer::{Reads, Settings},
+};
 use crate::call::{AnswerBodyFailed, Attempt, AttemptOutcome, BoxError, Fault, scope};
 
 pin_project! {
@@ -25,7 +29,7 @@ pin_project! {
     pub struct CollectBodyFuture<F, B> {
         #[pin]
         state: State<F, B>,
-        reads: Reads,
+        settings: Settings,
         started: Instant,
     }
 
@@ -56,10 +60,10 @@ pin_project! {
 
 impl<F, B> CollectBodyFuture<F, B> {
     #[inline]
-    pub(super) fn new(call: F, reads: Reads) -> Self {
+    pub(super) fn new(call: F, settings: Settings) -> Self {
         CollectBodyFuture {
             state: State::Calling { call },
-            reads,
+            settings,
             started: Instant::now(),
         }
     }
@@ -91,8 +95,9 @@ where
             let outcome = ready!(call.poll(cx));
             this.state.set(State::Done);
             let response = outcome.map_err(Into::into)?;
-            let Some(most) = this.reads.bound(response.body()) else {
-                return Poll::Ready(Ok(response.map(|body| match this.reads {
+            let reads = this.settings.of(response.status());
+            let Some(most) = reads.bound(response.body()) else {
+                return Poll::Ready(Ok(response.map(|body| match reads {
                     Reads::Nothing => CollectedBody::read(Bytes::new(), None),
                     _ => CollectedBody::as_it_was(body),
                 })));

@@ -1,5 +1,6 @@
 //! The layer and what it reads.
 
+use http::StatusCode;
 use tower_layer::Layer;
 
 use super::CollectBody;
@@ -9,7 +10,25 @@ use super::CollectBody;
 /// See the [module](super) for what it does and an example.
 #[derive(Debug, Clone)]
 pub struct CollectBodyLayer {
+    settings: Settings,
+}
+
+/// What the layer, the services and their futures have in common.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Settings {
     reads: Reads,
+    unread: Option<StatusCode>,
+}
+
+impl Settings {
+    /// What is read of an answer with this status.
+    pub(super) fn of(self, status: StatusCode) -> Reads {
+        if self.unread == Some(status) {
+            Reads::Nothing
+        } else {
+            self.reads
+        }
+    }
 }
 
 /// Which bodies are read.
@@ -30,7 +49,10 @@ impl CollectBodyLayer {
     /// Reads each body to its end. One of more than 16 MiB is an error.
     pub fn new() -> Self {
         CollectBodyLayer {
-            reads: Reads::Whole { most: MOST },
+            settings: Settings {
+                reads: Reads::Whole { most: MOST },
+                unread: None,
+            },
         }
     }
 
@@ -39,7 +61,7 @@ impl CollectBodyLayer {
     /// They are held in memory for each call.
     #[must_use]
     pub fn max_body(mut self, bytes: u64) -> Self {
-        self.reads = Reads::Whole { most: bytes };
+        self.settings.reads = Reads::Whole { most: bytes };
         self
     }
 
@@ -48,7 +70,7 @@ impl CollectBodyLayer {
     /// So does Feign for a method that returns a `Response`, up to 8192 bytes.
     #[must_use]
     pub fn known_up_to(mut self, bytes: u64) -> Self {
-        self.reads = Reads::KnownUpTo(bytes);
+        self.settings.reads = Reads::KnownUpTo(bytes);
         self
     }
 
@@ -58,7 +80,17 @@ impl CollectBodyLayer {
     /// the connection is closed if there is more of the body to come.
     #[must_use]
     pub fn unread(mut self) -> Self {
-        self.reads = Reads::Nothing;
+        self.settings.reads = Reads::Nothing;
+        self
+    }
+
+    /// Drops the body of an answer with this status unread, as [`unread`](CollectBodyLayer::unread) does, and leaves the
+    /// others as they are. A second status replaces the first.
+    ///
+    /// So does Feign with a 404 that `decode404` makes an answer.
+    #[must_use]
+    pub fn unread_status(mut self, status: StatusCode) -> Self {
+        self.settings.unread = Some(status);
         self
     }
 }
@@ -73,6 +105,6 @@ impl<S> Layer<S> for CollectBodyLayer {
     type Service = CollectBody<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        CollectBody::new(inner, self.reads)
+        CollectBody::new(inner, self.settings)
     }
 }

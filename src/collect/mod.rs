@@ -32,6 +32,7 @@
 //! | [`CollectBodyLayer::new`] | the whole body, up to 16 MiB or what [`max_body`](CollectBodyLayer::max_body) says | any that is decoded |
 //! | [`known_up_to(n)`](CollectBodyLayer::known_up_to) | a body whose length was announced, and is at most `n`; others are handed over as they are | `Response`, with `n` = 8192 |
 //! | [`unread`](CollectBodyLayer::unread) | nothing: the body is dropped | `void` |
+//! | [`unread_status(404)`](CollectBodyLayer::unread_status) | nothing of an answer with that status | any, with `decode404` |
 //!
 //! Trailers are kept. A body that is longer than the bound is an error,
 //! [`AnswerTooLarge`](crate::call::AnswerTooLarge), at once if its length was announced.

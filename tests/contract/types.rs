@@ -57,7 +57,9 @@ fn error<T: Error + Send + Sync + 'static>() {}
 type Answer = fn(ErrorRef<'_>) -> std::future::Ready<Result<http::Response<ScriptedBody>, BoxError>>;
 
 type SpringAnswer =
-    fn(ErrorRef<'_>) -> std::future::Ready<Result<http::Response<ReadBody<ScriptedBody>>, BoxError>>;
+    fn(
+        ErrorRef<'_>,
+    ) -> std::future::Ready<Result<http::Response<CollectedBody<ReadBody<ScriptedBody>>>, BoxError>>;
 
 #[test]
 fn services_and_their_futures_go_to_other_threads_if_those_below_do() {

@@ -126,14 +126,29 @@ impl Limits {
 }
 
 /// All of them.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Beans {
     pub(super) retryer: Retryer,
     pub(super) decoder: ErrorDecoder,
     pub(super) return_type: ReturnType,
     pub(super) options: Option<Limits>,
     pub(super) decode_404: bool,
+    pub(super) max_body: u64,
     pub(super) record_every_call: bool,
+}
+
+impl Default for Beans {
+    fn default() -> Self {
+        Beans {
+            retryer: Retryer::default(),
+            decoder: ErrorDecoder::default(),
+            return_type: ReturnType::default(),
+            options: None,
+            decode_404: false,
+            max_body: 16 * 1024 * 1024,
+            record_every_call: false,
+        }
+    }
 }
 
 /// Which statuses are errors.

@@ -160,6 +160,12 @@ impl SpringConfig {
         self
     }
 
+    /// How many bytes of a body are taken at most; more are an error. Default: 16 MiB. Feign takes all there are.
+    pub fn max_body(mut self, bytes: u64) -> Self {
+        self.beans.max_body = bytes;
+        self
+    }
+
     /// Puts a [`Trail`](crate::call::Trail) on every outcome, and not only where an attempt failed. Default: no. It is
     /// nothing that Spring has.
     pub fn record_every_call(mut self, yes: bool) -> Self {

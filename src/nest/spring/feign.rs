@@ -2,18 +2,23 @@
 
 use std::time::Duration;
 
+use http::StatusCode;
 use tower_layer::Layer;
 
-use super::{Limits, SpringConfig, beans::statuses};
+use super::{Limits, ReturnType, SpringConfig, beans::statuses};
 use crate::{
     call::ConfigError,
     classify::{StatusErrorClassifier, StatusErrorClassifierLayer, StatusPolicy},
+    collect::{CollectBody, CollectBodyLayer},
     retry::{Backoff, BackoffRetry, BackoffRetryLayer},
     timeout::{ReadTimeout, ReadTimeoutLayer},
 };
 
+/// Feign reads the body of a `Response` up to this length, if its length is told (`MAX_RESPONSE_BUFFER_SIZE`).
+const KNOWN: u64 = 8192;
+
 /// A service in the shell of Feign. Made by a [`FeignLayer`].
-pub type Feign<S> = BackoffRetry<StatusErrorClassifier<S>>;
+pub type Feign<S> = CollectBody<BackoffRetry<StatusErrorClassifier<S>>>;
 
 /// The shell of Feign: decoding, and retries with pauses. Made by [`SpringConfig::feign`].
 ///
@@ -24,6 +29,7 @@ pub type Feign<S> = BackoffRetry<StatusErrorClassifier<S>>;
 /// ```
 #[derive(Debug, Clone)]
 pub struct FeignLayer {
+    collect: CollectBodyLayer,
     retry: BackoffRetryLayer,
     classify: StatusErrorClassifierLayer,
 }
@@ -36,11 +42,22 @@ impl SpringConfig {
     pub(super) fn statuses(&self) -> StatusPolicy {
         statuses(self.beans.decoder, self.decodes_404(), self.beans.return_type)
     }
+
+    fn collect(&self) -> CollectBodyLayer {
+        let layer = CollectBodyLayer::new().max_body(self.beans.max_body);
+        match self.beans.return_type {
+            ReturnType::Body if self.decodes_404() => layer.unread_status(StatusCode::NOT_FOUND),
+            ReturnType::Body => layer,
+            ReturnType::Void => layer.unread(),
+            ReturnType::Response => layer.known_up_to(KNOWN),
+        }
+    }
 }
 
 impl FeignLayer {
     pub(super) fn new(config: &SpringConfig, read: Duration) -> Result<Self, ConfigError> {
         Ok(FeignLayer {
+            collect: config.collect(),
             retry: BackoffRetryLayer::new(config.backoff()?),
             // Feign reads the body of an error to its end, which one read limit bounds if it stalls.
             classify: StatusErrorClassifierLayer::new(config.statuses()).body_wait(read)?,
@@ -52,7 +69,7 @@ impl<S> Layer<S> for FeignLayer {
     type Service = Feign<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        self.retry.layer(self.classify.layer(inner))
+        self.collect.layer(self.retry.layer(self.classify.layer(inner)))
     }
 }
 

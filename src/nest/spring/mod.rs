@@ -113,6 +113,7 @@
 //! - With spring-retry each attempt is booked on the endpoint that it went to.
 //! - The client does not send again by itself, a body that is cut short is an error, and dates in `Retry-After` are in
 //!   GMT.
+//! - A body of more than 16 MiB is an error, unless [`SpringConfig::max_body`] says otherwise.
 //! - A pool counts calls, not threads. One with a queue has `coreSize` slots, whatever `maximumSize` says.
 //!
 //! Names that Spring relaxes (`feign.client.config.orders.connect-timeout`), files and placeholders are not read: whoever
