@@ -19,7 +19,7 @@ fn of(level: &str, config: Value, request: Value, servers: Value) -> Vec<Deviati
     let case = Case::by_hand(whole);
     let given = Given {
         started: vec![0],
-        sleeps: Vec::new(),
+        ..Given::default()
     };
     effective(&case, &given, &tell(&case, Ways::JAVA, &given))
         .into_iter()

@@ -48,7 +48,7 @@ const AT_ONCE: usize = 40;
 /// The pause between the beginnings of two cases: short ones are busy all the time, and must not crowd.
 const APART: Duration = Duration::from_millis(10);
 
-/// How often a case is played again at most, if the machine was late.
+/// How often a case is played again at most, if there is a reason to.
 const AGAIN: usize = 4;
 
 /// A while in which a machine that was late may calm down.
@@ -73,7 +73,7 @@ static STAGE: LazyLock<Stage> = LazyLock::new(|| {
         .enable_all()
         .build()
         .unwrap();
-    let watch = runtime.block_on(async { Watch::begin() });
+    let watch = runtime.block_on(Watch::begin()).unwrap();
     Stage {
         runtime,
         places: Arc::new(Semaphore::new(AT_ONCE)),
@@ -109,7 +109,7 @@ struct Script {
 impl Script {
     fn of(case: Case) -> Script {
         let recorded = Told::recorded(&case);
-        let given = Given::by(&recorded);
+        let given = Given::recorded(&recorded);
         let java = tell(&case, Ways::JAVA, &given);
         let gap = calls(&case).gap;
         let settings = Settings::of(&case);
@@ -128,23 +128,53 @@ impl Script {
         }
     }
 
-    fn compare(&self, played: &Played) -> Vec<String> {
+    /// What was wrong with a run.
+    fn judge(&self, played: &Played, late: Option<Duration>) -> Judgement {
+        let apart = if late.is_some() {
+            compare::APART_WHEN_BUSY
+        } else {
+            compare::APART
+        };
+        let ours = tell(&self.case, Ways::OURS, &Given::played(&played.told));
         let mut differences = played.contradictions.clone();
-        let ours = tell(&self.case, Ways::OURS, &Given::by(&played.told));
-        differences.extend(compare::played(&played.told, &ours));
+        differences.extend(compare::played(&played.told, &ours, apart));
+        let by_the_clock = Given {
+            sleeps: played.told.sleeps.clone(),
+            ..Given::recorded(&self.recorded)
+        };
+        let by_the_clock = tell(&self.case, Ways::OURS, &by_the_clock);
+        if differences.is_empty() && compare::otherwise(&ours, &by_the_clock) {
+            // All as it had to be at these times, and yet not what was recorded.
+            let differences =
+                vec!["it turns on a few milliseconds, and they fell otherwise each time".to_owned()];
+            return Judgement {
+                differences,
+                again: Some("a few milliseconds fell otherwise".to_owned()),
+            };
+        }
         if self.deviations.is_empty() {
-            let mut recorded = self.recorded.clone();
+            let mut recorded = compare::call_by_call(self.transport, &self.recorded);
             // A pause up to a date hangs on the time of day. The oracle knows how long it may have been.
             recorded.sleeps.clone_from(&ours.sleeps);
-            let directly = compare::recorded(self.transport, &played.told, &recorded);
+            let told = compare::call_by_call(self.transport, &played.told);
+            let directly = compare::played(&told, &recorded, compare::APART_WHEN_BUSY);
             differences.extend(
                 directly
                     .into_iter()
                     .map(|difference| format!("recorded otherwise, {difference}")),
             );
         }
-        differences
+        Judgement {
+            differences,
+            again: late.map(|by| format!("the machine was late by {by:?}")),
+        }
     }
+}
+
+/// What was wrong with a run, and why it may be played again if something was.
+struct Judgement {
+    differences: Vec<String>,
+    again: Option<String>,
 }
 
 /// The switches that change what the oracle tells.
@@ -180,12 +210,9 @@ fn replay(level: &'static str) {
         .collect();
     for (script, playing) in scripts.iter().zip(playing) {
         let differences = match stage.runtime.block_on(playing) {
-            Ok((differences, late)) => {
-                for late in late {
-                    println!(
-                        "{}: played again, the machine was late by {late:?}",
-                        script.case.id()
-                    );
+            Ok((differences, before)) => {
+                for why in before {
+                    println!("{}: played again, {why}", script.case.id());
                 }
                 differences
             }
@@ -196,14 +223,14 @@ fn replay(level: &'static str) {
     report.conclude();
 }
 
-/// What differs; and by how much the machine was late, for each run that does not count because of that.
-async fn play_to_the_end(script: Arc<Script>) -> (Vec<String>, Vec<Duration>) {
+/// What differs; and why there were runs that do not count.
+async fn play_to_the_end(script: Arc<Script>) -> (Vec<String>, Vec<String>) {
     if !script.misread.is_empty() {
         return (script.misread.clone(), Vec::new());
     }
     let _place = STAGE.places.acquire().await;
-    let starts = Given::by(&script.recorded).started;
-    let mut late = Vec::new();
+    let starts = Given::recorded(&script.recorded).started;
+    let mut before = Vec::new();
     loop {
         {
             let _entered = STAGE.entrance.lock().await;
@@ -211,17 +238,20 @@ async fn play_to_the_end(script: Arc<Script>) -> (Vec<String>, Vec<Duration>) {
         }
         let played = match play(&script.case, &starts).await {
             Ok(played) => played,
-            Err(error) => return (vec![format!("not played: {error}")], late),
+            Err(error) => return (vec![format!("not played: {error}")], before),
         };
-        let by = STAGE.watch.late_within(played.begun, played.ended);
-        let compared = {
+        let late = STAGE.watch.late_within(played.begun, played.ended);
+        let judged = {
             let script = Arc::clone(&script);
-            tokio::task::spawn_blocking(move || script.compare(&played)).await
+            tokio::task::spawn_blocking(move || script.judge(&played, late)).await
         };
-        let differences = compared.unwrap_or_else(|panic| vec![panic.to_string()]);
-        match by {
-            Some(by) if !differences.is_empty() && late.len() < AGAIN => late.push(by),
-            _ => return (differences, late),
+        let Judgement { differences, again } = match judged {
+            Ok(judgement) => judgement,
+            Err(panic) => return (vec![panic.to_string()], before),
+        };
+        match again {
+            Some(why) if !differences.is_empty() && before.len() < AGAIN => before.push(why),
+            _ => return (differences, before),
         }
         tokio::time::sleep(CALM).await;
     }

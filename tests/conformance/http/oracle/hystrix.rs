@@ -158,6 +158,9 @@ pub(super) async fn call(world: &Rc<World>) -> (String, Vec<String>, Option<Stri
             }
         }
     };
+    if let Ended::By(_) = ended {
+        world.be_as_slow().await;
+    }
     match ended {
         Ended::By(feign::Outcome::Value(value)) => {
             world.circuit.borrow_mut().end(world.now(), Some(false));

@@ -102,21 +102,30 @@ pub(super) struct Given {
     pub(super) started: Vec<u64>,
     /// How long each pause of the retryer was; asked for only where it was up to a date.
     pub(super) sleeps: Vec<u64>,
+    /// When each call was booked by Hystrix: some milliseconds after all that it had to wait for.
+    pub(super) booked: Vec<u64>,
 }
 
 impl Given {
-    /// As a tale has it. What its first call took to come to its first attempt, with classes to load and a circuit to
+    /// As it was recorded. What the first call took to come to its first attempt, with classes to load and a circuit to
     /// make, is no part of it: the ticks of the circuit begin after that.
-    pub(super) fn by(told: &Told) -> Given {
+    pub(super) fn recorded(told: &Told) -> Given {
         let first = told.attempts.first().map_or(0, |attempt| attempt.start);
         let lag = told.calls.first().map_or(0, |call| first.min(call.returned));
+        Given::after(lag, told)
+    }
+
+    /// As it was played. There the circuit is made before the first call.
+    pub(super) fn played(told: &Told) -> Given {
+        Given::after(0, told)
+    }
+
+    fn after(lag: u64, told: &Told) -> Given {
+        let after = |time: u64| time.saturating_sub(lag);
         Given {
-            started: told
-                .calls
-                .iter()
-                .map(|call| call.started.saturating_sub(lag))
-                .collect(),
+            started: told.calls.iter().map(|call| after(call.started)).collect(),
             sleeps: told.sleeps.clone(),
+            booked: told.executions.iter().map(|one| after(one.at)).collect(),
         }
     }
 }
@@ -136,6 +145,9 @@ pub(super) fn tell(case: &Case, ways: Ways, given: &Given) -> Told {
         async move { World::new(&case, ways, given).play().await },
     )
 }
+
+/// By how much real work may be slower than its waits, in milliseconds, besides 2 % of the time that has passed.
+const SLOW: u64 = 60;
 
 /// Everything that a case happens in.
 struct World {
@@ -194,7 +206,8 @@ impl World {
 
     async fn play(self: Rc<World>) -> Told {
         for n in 0..self.calls.repeat {
-            let start = self.given.started.get(n).copied().unwrap_or_default();
+            let gap = if n == 0 { 0 } else { self.now() + self.calls.gap };
+            let start = self.given.started.get(n).copied().unwrap_or(gap);
             sleep_until(self.begun + Duration::from_millis(start)).await;
             let started = self.now();
             let before = self.told.borrow().attempts.len();
@@ -274,6 +287,20 @@ impl World {
             world: Rc::clone(self),
             number: told.attempts.len() - 1,
             ended: false,
+        }
+    }
+
+    /// Waits as long as the work of this call took beyond all that it had to wait for.
+    async fn be_as_slow(&self) {
+        let call = self.told.borrow().executions.len();
+        let now = self.now();
+        if let Some(booked) = self
+            .given
+            .booked
+            .get(call)
+            .filter(|booked| **booked < now + SLOW + now / 50)
+        {
+            sleep_until(self.begun + Duration::from_millis(*booked)).await;
         }
     }
 
