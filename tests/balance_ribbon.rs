@@ -499,10 +499,10 @@ async fn ribbons_round_robin_steps_first_and_gives_up_after_ten() {
     let names: Vec<String> = ('a'..='l').map(String::from).collect();
     let names: Vec<_> = names.iter().map(String::as_str).collect();
     let mut twelve = world(&names, RibbonRoundRobin::new());
-    for name in &names[1..] {
+    for name in &names[..11] {
         twelve.forbid(name, Veto::Probe);
     }
-    assert_eq!(twelve.picks(6), "-a-a-a");
+    assert_eq!(twelve.picks(6), "-l-l-l", "l is the eleventh step");
 }
 
 #[tokio::test(start_paused = true)]
@@ -531,6 +531,17 @@ async fn availability_filtering_passes_over_tripped_and_full_ones_and_vetoes() {
     assert_eq!(world.picks(3), "bea", "the trip is over");
     world.open.clear();
     assert_eq!(world.picks(4), "bcea");
+}
+
+#[tokio::test(start_paused = true)]
+async fn availability_filtering_goes_round_all_if_all_are_tripped_and_then_on_from_the_twelfth_step() {
+    let mut world = world(&["a", "b", "c"], AvailabilityFiltering::new());
+    for key in ["a", "b", "c"].repeat(3) {
+        world.at(key, REFUSED).await;
+    }
+    assert_eq!(world.picks(1), "a");
+    advance(10 * S).await;
+    assert_eq!(world.picks(3), "bca");
 }
 
 #[tokio::test(start_paused = true)]
@@ -677,6 +688,15 @@ async fn a_zone_of_tripped_endpoints_takes_the_most_loaded_of_the_others_with_it
         "c".repeat(20),
         "x is tripped, y is the most loaded"
     );
+    let names = ["a@x", "b@y", "c@y", "d@y", "e@y", "f@y", "g@y", "h@z"];
+    let mut other = self::world(&names, ZoneAware::seeded(3, ZoneAvoidance::new));
+    other.keep_at("b");
+    assert_eq!(other.picks(8), "abcdefgh", "a load of 1/6 is none");
+    for _ in 0..3 {
+        other.at("a", REFUSED).await;
+    }
+    assert_eq!(other.picks(20), "h".repeat(20), "unless there is a worse zone");
+
     world.open.clear();
     let picks = world.picks(400);
     assert!(!picks.contains('a'));

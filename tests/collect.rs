@@ -363,6 +363,26 @@ mod unread_bodies {
             assert_eq!((polls.load(SeqCst), Arc::strong_count(&alive)), (0, 1));
         }
     }
+
+    #[test]
+    fn one_status_can_be_left_unread_and_others_are_read_as_before() {
+        let status = |code| http::StatusCode::from_u16(code).unwrap();
+        let unread = || {
+            whole()
+                .max_body(3)
+                .unread_status(status(404))
+                .unread_status(status(203))
+        };
+        let response = outcome(&unread(), body(&[Breaks])).unwrap();
+        assert_eq!(response.body().bytes().unwrap(), &Bytes::new());
+        let read = whole().unread_status(status(404));
+        assert!(outcome(&read, body(&[Breaks])).is_err());
+        assert!(
+            outcome(&unread().max_body(4), body(&[Breaks])).is_ok(),
+            "a bound changes nothing of it"
+        );
+        assert!(outcome(&unread().unread(), body(&[Breaks])).is_ok());
+    }
 }
 
 #[cfg(feature = "nest")]
@@ -386,13 +406,13 @@ mod in_a_stack {
         Request::get("http://a/").body(NoBody::new()).unwrap()
     }
 
-    /// Answers whose bodies are given by the number of the call; `None` is no answer.
-    fn answers<Req>(
-        bodies: fn(usize) -> Option<&'static [Step]>,
-    ) -> (
-        ServiceFn<impl FnMut(Req) -> Ready<Result<Response<Script>, BoxError>> + Clone>,
-        Arc<AtomicUsize>,
-    ) {
+    /// What the body of each answer does, by the number of the call; `None` is no answer.
+    type Bodies = fn(usize) -> Option<&'static [Step]>;
+
+    type Answer = Ready<Result<Response<Script>, BoxError>>;
+
+    /// A service that answers so, and how often it was called.
+    fn answers<Req>(bodies: Bodies) -> (ServiceFn<impl FnMut(Req) -> Answer + Clone>, Arc<AtomicUsize>) {
         let calls = Arc::new(AtomicUsize::new(0));
         let counted = calls.clone();
         let service = service_fn(move |_: Req| {
@@ -456,7 +476,7 @@ mod in_a_stack {
     async fn the_attempt_whose_answer_broke_off_has_failed_in_the_trail() {
         let closed = AttemptOutcome::Failed(Fault::new(FaultKind::Closed, Sent::Maybe));
         let refused = AttemptOutcome::Failed(Fault::new(FaultKind::ConnectRefused, Sent::No));
-        let cases: [(fn(usize) -> Option<&'static [Step]>, Vec<AttemptOutcome>); 2] = [
+        let cases: [(Bodies, Vec<AttemptOutcome>); 2] = [
             (|_| Some(&[Breaks]), vec![closed]),
             (|n| (n > 0).then_some(&[Breaks]), vec![refused, closed]),
         ];

@@ -32,7 +32,10 @@ use tower_outbound::{
     classify::{StatusErrorClassifier, StatusErrorClassifierLayer, StatusPolicy},
     collect::{CollectBody, CollectBodyLayer},
     fallback::{Fallback, FallbackLayer},
-    nest::NestBuilder,
+    nest::{
+        NestBuilder,
+        spring::{self, SpringConfig},
+    },
     observe::{RecordTrail, RecordTrailLayer},
     retry::{Backoff, BackoffRetry, BackoffRetryLayer, Idempotent, IdempotentRetry, IdempotentRetryLayer},
     timeout::{
@@ -290,6 +293,10 @@ fn nest() -> NestBuilder {
 }
 
 /// The target of a connector, made without an allocation.
+fn spring() -> SpringConfig {
+    spring::from_pairs("orders", [("feign.hystrix.enabled", "true")]).unwrap()
+}
+
 fn uri() -> Uri {
     Uri::from_static("http://orders:80")
 }
@@ -378,6 +385,27 @@ fn a_nest_costs_what_its_layers_cost() {
             "{headers} headers"
         );
     }
+}
+
+/// The copy that a retry at once needs, and no more: Spring's retryer makes none.
+#[test]
+fn a_nest_of_spring_costs_what_its_layers_cost() {
+    for (headers, copies) in [(0, 0), (8, 1), (32, 1)] {
+        let nest = spring().nest(endpoints()).build(AT_ONCE).unwrap();
+        assert_eq!(allocations(nest, || get(headers)), copies, "{headers} headers");
+    }
+    let config = spring::from_pairs("orders", [("x", "y")]).unwrap();
+    let limits = config.limits();
+    let none = config
+        .request_options(limits)
+        .nest(endpoints())
+        .build(AT_ONCE)
+        .unwrap();
+    assert_eq!(
+        allocations(none, || get(8)),
+        0,
+        "nothing is sent again, so nothing is kept"
+    );
 }
 
 /// A timer lies in the future; tokio has made room for it with the runtime.
@@ -480,12 +508,17 @@ fn services_and_futures_are_small() {
         ("CircuitBreaker", sizes::<_, Get>(breaker), (40, 48)),
         ("Bulkhead", sizes::<_, Get>(bulkhead), (24, 32)),
         ("Fallback", sizes::<_, Get>(fallback), (16, 24)),
-        ("CollectBody", sizes::<_, Get>(collect), (24, 256)),
+        ("CollectBody", sizes::<_, Get>(collect), (24, 200)),
         ("RecordTrail", sizes::<_, Get>(trail), (16, 104)),
         (
             "the nest",
             sizes::<_, Get>(|server| nest().build(server).unwrap()),
             (480, 2048),
+        ),
+        (
+            "the nest of Spring",
+            sizes::<_, Get>(|server| spring().nest(endpoints()).build(server).unwrap()),
+            (688, 2304),
         ),
     ];
     for (name, (service, future), _) in sizes {

@@ -2,7 +2,7 @@
 //!
 //! A dependency that has become slow holds each of its callers for longer, and in the end all of them: memory,
 //! connections, and whatever the callers hold meanwhile. A bulkhead gives it a number of slots. When they are taken,
-//! further calls are turned away with [`BulkheadFull`](crate::call::BulkheadFull), at once or after a bounded wait,
+//! further calls are turned away with [`BulkheadFull`], at once or after a bounded wait,
 //! and the rest of the program goes on.
 //!
 //! # Example
@@ -55,7 +55,8 @@
 //!
 //! Slots go to calls in the order in which they came. A call that waits holds its request, and neither a slot nor the
 //! readiness of the service below. It is turned away at the end of its wait; if its deadline comes first, whoever has set
-//! that ends the call. Dropping it gives its place to the next.
+//! that ends the call. If that has passed already, it does not begin to wait: [`NoTimeLeft`](crate::call::NoTimeLeft).
+//! Dropping it gives its place to the next.
 //!
 //! A rejection is [`Rejected(Bulkhead)`](crate::call::Rejection::Bulkhead) and was
 //! [not sent](crate::call::Sent::No). The retry layers of this crate do not retry it, and it is no failure of the

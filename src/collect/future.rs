@@ -13,11 +13,7 @@ use http_body::Body;
 use pin_project_lite::pin_project;
 use tokio::time::Instant;
 
-use super::{
-    CollectedBody,
-    gather::Gather,
-    layer::{Reads, Settings},
-};
+use super::{CollectedBody, gather::Gather, layer::Reads};
 use crate::call::{AnswerBodyFailed, Attempt, AttemptOutcome, BoxError, Fault, scope};
 
 pin_project! {
@@ -29,7 +25,7 @@ pin_project! {
     pub struct CollectBodyFuture<F, B> {
         #[pin]
         state: State<F, B>,
-        settings: Settings,
+        reads: Reads,
         started: Instant,
     }
 
@@ -60,10 +56,10 @@ pin_project! {
 
 impl<F, B> CollectBodyFuture<F, B> {
     #[inline]
-    pub(super) fn new(call: F, settings: Settings) -> Self {
+    pub(super) fn new(call: F, reads: Reads) -> Self {
         CollectBodyFuture {
             state: State::Calling { call },
-            settings,
+            reads,
             started: Instant::now(),
         }
     }
@@ -71,10 +67,14 @@ impl<F, B> CollectBodyFuture<F, B> {
 
 impl Reads {
     /// The most that a body may have which is read. `None`: it is not.
-    fn bound(self, body: &impl Body) -> Option<u64> {
+    fn bound<B: Body>(self, response: &Response<B>) -> Option<u64> {
         match self {
-            Reads::Whole { most } => Some(most),
-            Reads::KnownUpTo(most) => body.size_hint().exact().filter(|length| *length <= most),
+            Reads::Whole { most, unread } => Some(most).filter(|_| unread != Some(response.status())),
+            Reads::KnownUpTo(most) => response
+                .body()
+                .size_hint()
+                .exact()
+                .filter(|length| *length <= most),
             Reads::Nothing => None,
         }
     }
@@ -95,10 +95,9 @@ where
             let outcome = ready!(call.poll(cx));
             this.state.set(State::Done);
             let response = outcome.map_err(Into::into)?;
-            let reads = this.settings.of(response.status());
-            let Some(most) = reads.bound(response.body()) else {
-                return Poll::Ready(Ok(response.map(|body| match reads {
-                    Reads::Nothing => CollectedBody::read(Bytes::new(), None),
+            let Some(most) = this.reads.bound(&response) else {
+                return Poll::Ready(Ok(response.map(|body| match this.reads {
+                    Reads::Nothing | Reads::Whole { .. } => CollectedBody::read(Bytes::new(), None),
                     _ => CollectedBody::as_it_was(body),
                 })));
             };

@@ -10,32 +10,14 @@ use super::CollectBody;
 /// See the [module](super) for what it does and an example.
 #[derive(Debug, Clone)]
 pub struct CollectBodyLayer {
-    settings: Settings,
-}
-
-/// What the layer, the services and their futures have in common.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Settings {
     reads: Reads,
-    unread: Option<StatusCode>,
-}
-
-impl Settings {
-    /// What is read of an answer with this status.
-    pub(super) fn of(self, status: StatusCode) -> Reads {
-        if self.unread == Some(status) {
-            Reads::Nothing
-        } else {
-            self.reads
-        }
-    }
 }
 
 /// Which bodies are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reads {
-    /// Each; a longer one is an error.
-    Whole { most: u64 },
+    /// Each, but for one status; a longer one is an error.
+    Whole { most: u64, unread: Option<StatusCode> },
     /// Those whose length was announced and is at most this.
     KnownUpTo(u64),
     /// None.
@@ -49,8 +31,8 @@ impl CollectBodyLayer {
     /// Reads each body to its end. One of more than 16 MiB is an error.
     pub fn new() -> Self {
         CollectBodyLayer {
-            settings: Settings {
-                reads: Reads::Whole { most: MOST },
+            reads: Reads::Whole {
+                most: MOST,
                 unread: None,
             },
         }
@@ -61,7 +43,10 @@ impl CollectBodyLayer {
     /// They are held in memory for each call.
     #[must_use]
     pub fn max_body(mut self, bytes: u64) -> Self {
-        self.settings.reads = Reads::Whole { most: bytes };
+        self.reads = Reads::Whole {
+            most: bytes,
+            unread: self.unread_one(),
+        };
         self
     }
 
@@ -70,7 +55,7 @@ impl CollectBodyLayer {
     /// So does Feign for a method that returns a `Response`, up to 8192 bytes.
     #[must_use]
     pub fn known_up_to(mut self, bytes: u64) -> Self {
-        self.settings.reads = Reads::KnownUpTo(bytes);
+        self.reads = Reads::KnownUpTo(bytes);
         self
     }
 
@@ -80,18 +65,32 @@ impl CollectBodyLayer {
     /// the connection is closed if there is more of the body to come.
     #[must_use]
     pub fn unread(mut self) -> Self {
-        self.settings.reads = Reads::Nothing;
+        self.reads = Reads::Nothing;
         self
     }
 
-    /// Drops the body of an answer with this status unread, as [`unread`](CollectBodyLayer::unread) does, and leaves the
-    /// others as they are. A second status replaces the first.
+    /// Reads each body to its end but those of answers with this status, which are dropped as by
+    /// [`unread`](CollectBodyLayer::unread). A second status replaces the first.
     ///
     /// So does Feign with a 404 that `decode404` makes an answer.
     #[must_use]
     pub fn unread_status(mut self, status: StatusCode) -> Self {
-        self.settings.unread = Some(status);
+        let most = match self.reads {
+            Reads::Whole { most, .. } => most,
+            _ => MOST,
+        };
+        self.reads = Reads::Whole {
+            most,
+            unread: Some(status),
+        };
         self
+    }
+
+    fn unread_one(&self) -> Option<StatusCode> {
+        match self.reads {
+            Reads::Whole { unread, .. } => unread,
+            _ => None,
+        }
     }
 }
 
@@ -105,6 +104,6 @@ impl<S> Layer<S> for CollectBodyLayer {
     type Service = CollectBody<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        CollectBody::new(inner, self.settings)
+        CollectBody::new(inner, self.reads)
     }
 }

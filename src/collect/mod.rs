@@ -3,7 +3,7 @@
 //! A call has ended with the head of its answer; what happens to the body after that is its reader's business. So a
 //! body that breaks off or stalls is no failure of the call: no breaker counts it, no fallback answers, no limit on
 //! the execution covers it. A [`CollectBody`] reads the body before the call ends, as a client does that decodes its
-//! answers (Feign), and makes such a body the call's error: [`AnswerBodyFailed`](crate::call::AnswerBodyFailed).
+//! answers (Feign), and makes such a body the call's error: [`AnswerBodyFailed`].
 //!
 //! # Example
 //!
@@ -35,7 +35,7 @@
 //! | [`unread_status(404)`](CollectBodyLayer::unread_status) | nothing of an answer with that status | any, with `decode404` |
 //!
 //! Trailers are kept. A body that is longer than the bound is an error,
-//! [`AnswerTooLarge`](crate::call::AnswerTooLarge), at once if its length was announced.
+//! [`AnswerTooLarge`], at once if its length was announced.
 //!
 //! # Where it stands
 //!

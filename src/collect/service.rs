@@ -6,7 +6,7 @@ use http::Response;
 use http_body::Body;
 use tower_service::Service;
 
-use super::{CollectBodyFuture, CollectedBody, layer::Settings};
+use super::{CollectBodyFuture, CollectedBody, layer::Reads};
 use crate::call::BoxError;
 
 /// A service whose calls end when the bodies of their answers have been read.
@@ -15,12 +15,12 @@ use crate::call::BoxError;
 #[derive(Debug, Clone)]
 pub struct CollectBody<S> {
     inner: S,
-    settings: Settings,
+    reads: Reads,
 }
 
 impl<S> CollectBody<S> {
-    pub(super) fn new(inner: S, settings: Settings) -> Self {
-        CollectBody { inner, settings }
+    pub(super) fn new(inner: S, reads: Reads) -> Self {
+        CollectBody { inner, reads }
     }
 
     crate::macros::inner_service!(S);
@@ -44,6 +44,6 @@ where
 
     #[inline]
     fn call(&mut self, request: Req) -> Self::Future {
-        CollectBodyFuture::new(self.inner.call(request), self.settings)
+        CollectBodyFuture::new(self.inner.call(request), self.reads)
     }
 }

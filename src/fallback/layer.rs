@@ -12,7 +12,7 @@ use std::{
 use tower_layer::Layer;
 
 use super::{Fallback, FallbackEvent, WithRequest, shared::Shared};
-use crate::call::ErrorRef;
+use crate::call::{BoxError, ErrorRef};
 
 /// Puts a [`Fallback`] around a service.
 ///
@@ -36,10 +36,10 @@ impl<F> FallbackLayer<F> {
     /// });
     /// # let _ = layer;
     /// ```
-    pub fn new<Fut>(fallback: F) -> Self
+    pub fn new<Fut, Res>(fallback: F) -> Self
     where
         F: Fn(ErrorRef<'_>) -> Fut,
-        Fut: Future,
+        Fut: Future<Output = Result<Res, BoxError>>,
     {
         FallbackLayer::of(fallback)
     }
@@ -105,11 +105,11 @@ impl<T, F> FallbackLayer<WithRequest<T, F>> {
     /// );
     /// # let _ = layer;
     /// ```
-    pub fn with_request<Req, Taken, Fut>(take: T, fallback: F) -> Self
+    pub fn with_request<Req, Taken, Fut, Res>(take: T, fallback: F) -> Self
     where
         T: Fn(&Req) -> Taken,
         F: Fn(Taken, ErrorRef<'_>) -> Fut,
-        Fut: Future,
+        Fut: Future<Output = Result<Res, BoxError>>,
     {
         FallbackLayer::of(WithRequest {
             take,

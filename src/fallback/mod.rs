@@ -33,8 +33,8 @@
 //! | succeeds | its answer |
 //! | fails, or is rejected by a layer below | the fallback's answer |
 //! | ends in an error that was classified as [ignored](crate::call::Verdict::Ignored), such as a [`StatusError`](crate::call::StatusError) of a bad request | that error: the fault is the caller's |
-//! | fails, and so does the fallback | [`FallbackFailed`](crate::call::FallbackFailed) |
-//! | fails, and as many fallbacks as may be are running | [`FallbackRejected`](crate::call::FallbackRejected) |
+//! | fails, and so does the fallback | [`FallbackFailed`] |
+//! | fails, and as many fallbacks as may be are running | [`FallbackRejected`] |
 //! | panics, or is dropped | it panics, or is dropped |
 //!
 //! Both errors have the error of the call as their source. [`Fault::of`](crate::call::Fault::of) a failed fallback is

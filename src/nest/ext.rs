@@ -64,10 +64,13 @@ pub trait ServiceBuilderExt<L>: sealed::Sealed + Sized {
     /// Answers in place of an error, by a closure that gets the error; at most 10 at once.
     #[cfg(feature = "fallback")]
     #[cfg_attr(docsrs, doc(cfg(feature = "fallback")))]
-    fn fallback<F, Fut>(self, fallback: F) -> ServiceBuilder<Stack<crate::fallback::FallbackLayer<F>, L>>
+    fn fallback<F, Fut, Res>(
+        self,
+        fallback: F,
+    ) -> ServiceBuilder<Stack<crate::fallback::FallbackLayer<F>, L>>
     where
         F: Fn(crate::call::ErrorRef<'_>) -> Fut,
-        Fut: Future;
+        Fut: Future<Output = Result<Res, crate::call::BoxError>>;
 
     /// Rejects calls while the dependency is down.
     #[cfg(feature = "breaker")]
@@ -167,10 +170,10 @@ impl<L> ServiceBuilderExt<L> for ServiceBuilder<L> {
     }
 
     #[cfg(feature = "fallback")]
-    fn fallback<F, Fut>(self, fallback: F) -> ServiceBuilder<Stack<crate::fallback::FallbackLayer<F>, L>>
+    fn fallback<F, Fut, Res>(self, fallback: F) -> ServiceBuilder<Stack<crate::fallback::FallbackLayer<F>, L>>
     where
         F: Fn(crate::call::ErrorRef<'_>) -> Fut,
-        Fut: Future,
+        Fut: Future<Output = Result<Res, crate::call::BoxError>>,
     {
         self.layer(crate::fallback::FallbackLayer::new(fallback))
     }

@@ -63,14 +63,14 @@ impl ExecutionTimeoutLayer {
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let second = Duration::from_secs(1);
-    /// let exact = service_fn(|_: ()| async move {
-    ///     assert!(scope::deadline().is_none());
+    /// let exact = service_fn(|knows_of_it: bool| async move {
+    ///     assert_eq!(scope::deadline().is_some(), knows_of_it);
     ///     tokio::time::sleep(second).await;
     ///     Ok::<_, std::io::Error>(())
     /// });
-    /// assert!(ExecutionTimeoutLayer::new(second)?.layer(exact).call(()).await.is_ok());
+    /// assert!(ExecutionTimeoutLayer::new(second)?.layer(exact).call(true).await.is_ok());
     ///
-    /// let error = ExecutionTimeoutLayer::hystrix(second)?.layer(exact).call(()).await.unwrap_err();
+    /// let error = ExecutionTimeoutLayer::hystrix(second)?.layer(exact).call(false).await.unwrap_err();
     /// assert!(error.is::<ExecutionTimedOut>());
     /// # Ok(())
     /// # }

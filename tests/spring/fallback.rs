@@ -151,6 +151,23 @@ async fn how_much_of_a_body_is_part_of_the_call_depends_on_the_return_type() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_body_of_an_error_is_waited_for_as_long_as_one_read() {
+    let pairs = [
+        ("ribbon.ReadTimeout", "3000"),
+        ("hystrix.command.default.execution.timeout.enabled", "false"),
+    ];
+    let nest = config(pairs)
+        .nest(endpoints(&["a"]))
+        .build(service_fn(half))
+        .unwrap();
+    let start = tokio::time::Instant::now();
+    let request = Request::get("/503").body(Full::default()).unwrap();
+    let error = nest.send(request).await.unwrap_err();
+    assert!(StatusError::of(&*error).is_some());
+    assert_eq!(start.elapsed().as_millis(), 3000);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_body_that_is_cut_short_by_its_bound_is_an_error() {
     let (client, _) = client(|_| async { status(200) });
     let nest = config([])

@@ -10,7 +10,7 @@ use tower::ServiceExt;
 use tower_outbound::{
     Nest,
     breaker::HystrixRelease,
-    call::{CircuitState, Endpoints, Fault, FaultKind, Rejection, Sent, StatusError, Trail},
+    call::{CircuitState, Endpoint, Endpoints, Fault, FaultKind, Rejection, Sent, StatusError, Trail},
     nest::{
         Finding,
         spring::{self, ErrorDecoder, Retryer, ReturnType, SpringRelease},
@@ -237,6 +237,11 @@ async fn what_waits_in_the_queue_of_a_pool_is_ended_by_the_execution_timeout() {
     let pairs = [
         ("hystrix.threadpool.default.coreSize", "1"),
         ("hystrix.threadpool.default.maxQueueSize", "1"),
+        ("ribbon.ReadTimeout", "9000"),
+        (
+            "hystrix.command.default.execution.isolation.thread.timeoutInMilliseconds",
+            "3000",
+        ),
     ];
     let (client, log) = client(|_| silence());
     let nest = config(pairs).nest(endpoints(&TWO)).build(client).unwrap();
@@ -253,7 +258,7 @@ async fn what_waits_in_the_queue_of_a_pool_is_ended_by_the_execution_timeout() {
             FaultKind::Rejected(Rejection::Bulkhead)
         ]
     );
-    assert_eq!((log.times(), log.elapsed()), (vec![0], 1000));
+    assert_eq!((log.times(), log.elapsed()), (vec![0], 3000));
 }
 
 #[tokio::test(start_paused = true)]
@@ -430,4 +435,84 @@ async fn nothing_is_sent_twice_where_nothing_was_configured_for_a_post_that_time
     let error = nest.clone().oneshot(request(Method::POST)).await.unwrap_err();
     assert_eq!(Fault::of(&*error).sent(), Sent::Maybe);
     assert_eq!((log.times(), log.elapsed()), (vec![0], 1000));
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_a_tie_hystrix_wins_and_nobody_below_knows_of_it() {
+    let (client, _) = client(|_| async {
+        assert_eq!(tower_outbound::call::scope::deadline(), None);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        status(200)
+    });
+    let pairs = [("ribbon.ReadTimeout", "9000")];
+    let nest = config(pairs).nest(endpoints(&TWO)).build(client).unwrap();
+    let error = nest.send(get()).await.unwrap_err();
+    assert_eq!(Fault::of(&*error).kind(), FaultKind::ExecutionTimeout);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_or_a_zone_that_is_busy_is_left_out_as_the_keys_say() {
+    let (own, all) = (
+        ("orders.ribbon.ActiveConnectionsLimit", "1"),
+        (
+            "niws.loadbalancer.availabilityFilteringRule.activeConnectionsLimit",
+            "1",
+        ),
+    );
+    let load = (
+        "ZoneAwareNIWSDiscoveryLoadBalancer.orders.triggeringLoadPerServerThreshold",
+        "5",
+    );
+    for (pairs, zoned, third) in [
+        (vec![], false, "a"),
+        (vec![own], false, "b"),
+        (vec![all], false, "b"),
+        (
+            vec![all, ("orders.ribbon.ActiveConnectionsLimit", "9")],
+            false,
+            "a",
+        ),
+        (vec![], true, "b"),
+        (vec![load], true, "a"),
+    ] {
+        let set: Endpoints = TWO
+            .map(|name| {
+                let endpoint = Endpoint::builder(name);
+                if zoned { endpoint.zone(name) } else { endpoint }
+                    .build()
+                    .unwrap()
+            })
+            .into_iter()
+            .collect();
+        let (client, log) = client(|n| async move { if n == 0 { silence().await } else { status(200) } });
+        let nest = config(pairs.clone()).nest(set).build(client).unwrap();
+        let others = async {
+            for _ in 0..2 {
+                nest.send(get()).await.unwrap();
+            }
+        };
+        tokio::select! {
+            biased;
+            _ = nest.send(get()) => panic!("the first one hangs"),
+            () = others => {}
+        }
+        assert_eq!(log.hosts(), ["a", "b", third], "{pairs:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_retry_rule_looks_for_a_server_for_half_a_second() {
+    let rule = (
+        "orders.ribbon.NFLoadBalancerRuleClassName",
+        "com.netflix.loadbalancer.RetryRule",
+    );
+    let (client, log) = client(|_| async { status(200) });
+    let nest = config([rule, ("ribbon.MaxAutoRetriesNextServer", "0")]);
+    let nest = nest.nest(Endpoints::new()).build(client).unwrap();
+    let error = nest.send(get()).await.unwrap_err();
+    assert_eq!(
+        (Fault::of(&*error).kind(), log.elapsed()),
+        (FaultKind::NoEndpoint, 500)
+    );
+    assert_eq!(nest.handle().plan().longest(), Duration::from_millis(3500));
 }

@@ -14,7 +14,10 @@ pub use self::errors::{
     ReadTimedOut, RequestBodyFailed, StatusError,
 };
 pub use self::read::chain;
-pub(crate) use self::socket::{is_connection_failure, is_socket_fault};
+#[cfg(feature = "balance")]
+pub(crate) use self::socket::is_connection_failure;
+#[cfg(feature = "retry")]
+pub(crate) use self::socket::is_socket_fault;
 
 /// Could a server have seen the request?
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -71,7 +71,6 @@ impl RibbonLayer {
             balance: LoadBalanceLayer::new(endpoints)
                 .ribbon_stats(stats)
                 .rule(settings.rule.zone_aware())
-                .host_header(HostHeader::OfEndpoint)
                 .when_empty(settings.rule.when_empty())?,
             read: ReadTimeoutLayer::new(settings.limits.read)?,
         })
