@@ -159,7 +159,8 @@ impl BreakerBuilder {
         self
     }
 
-    /// Starts switched off: nothing is rejected or counted until [`Breaker::set_enabled`].
+    /// Starts switched off: nothing is rejected or counted until [`Breaker::set_enabled`]. With
+    /// [`hystrix`](BreakerBuilder::hystrix) its figures go on, as Hystrix's do.
     ///
     /// Hystrix: `circuitBreaker.enabled=false`.
     pub fn disabled(mut self) -> Self {

@@ -206,7 +206,8 @@ impl Breaker {
 
     /// Switches the breaker off or on.
     ///
-    /// While it is off, no call is rejected or counted, even if it is forced open. Once switched on again it starts
+    /// While it is off, no call is rejected or counted, even if it is forced open; with
+    /// [`hystrix`](BreakerBuilder::hystrix) its figures go on, as Hystrix's do. Once switched on again it starts
     /// closed, with an empty window; a force still holds, and calls that were admitted before do not count.
     pub fn set_enabled(&self, enabled: bool) {
         let core = &self.shard().core;

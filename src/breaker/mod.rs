@@ -62,7 +62,7 @@
 //! | [`probe_lease`](BreakerBuilder::probe_lease) | 30 s | above zero | how long a probe may take before another takes its place |
 //! | [`hystrix`](BreakerBuilder::hystrix) | no | 1.5.12, 1.5.18 | judged as that release does it |
 //! | [`health_snapshot`](BreakerBuilder::health_snapshot) | 500 ms | 1 to 1,000 in a window | how often Hystrix's figures are brought up to date |
-//! | [`disabled`](BreakerBuilder::disabled) | no | | neither rejects nor counts |
+//! | [`disabled`](BreakerBuilder::disabled) | no | | neither rejects nor counts; with [`hystrix`](BreakerBuilder::hystrix) it counts on |
 //! | [`on_transition`](BreakerBuilder::on_transition) | none | | called once for each change of state |
 //! | [`classify`](CircuitBreakerLayer::classify) | [`ByFault`](crate::call::ByFault) | | what an outcome counts as |
 //!

@@ -21,6 +21,7 @@
 
 mod case;
 mod deviations;
+mod http;
 mod hystrix;
 mod lb;
 mod report;

@@ -326,15 +326,13 @@ impl Engine {
 
     /// Books the outcome of a call that was admitted under this word.
     pub(super) fn settle(&self, admitted: Word, lane: usize, verdict: Verdict, now: u64) -> Option<Step> {
-        if admitted.is(DISABLED) {
-            return None;
-        }
         let word = self.word();
         if word.generation() != admitted.generation() {
             self.ticks.note(lane, |totals| &totals.stale);
             return None;
         }
-        let decides = self.decides(admitted, word);
+        // Hystrix's figures go on without a circuit.
+        let decides = !admitted.is(DISABLED) && self.decides(admitted, word);
         match verdict {
             // It is booked once the circuit has closed, in the window that begins with it.
             Verdict::Success if decides => return Some(Step::Close),

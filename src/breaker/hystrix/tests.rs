@@ -273,7 +273,7 @@ mod both {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_breaker_that_is_switched_off_lets_all_pass_and_books_nothing_whatever_is_forced() {
+    async fn a_breaker_that_is_switched_off_lets_all_pass_and_counts_on_whatever_is_forced() {
         for release in [V1_5_12, V1_5_18] {
             let breaker = builder(release).disabled().build().unwrap();
             breaker.force(Force::Open);
@@ -281,9 +281,9 @@ mod both {
             pass(500).await;
             assert_eq!(breaker.state(), CircuitState::Disabled);
             assert_eq!(breaker.unforced_state(), CircuitState::Disabled);
-            assert_eq!(figures(&breaker), (0, 0, 0));
+            assert_eq!(figures(&breaker), (9, 9, 100));
             breaker.set_enabled(true);
-            assert_eq!(breaker.state(), ForcedOpen);
+            assert_eq!((breaker.state(), figures(&breaker)), (ForcedOpen, (0, 0, 0)));
         }
     }
 }
@@ -603,7 +603,8 @@ mod model {
         turn: u64,
         trial: bool,
         under_open: bool,
-        booked: bool,
+        /// Was the breaker on?
+        judged: bool,
     }
 
     impl Model {
@@ -751,17 +752,18 @@ mod model {
                 turn: self.turn,
                 trial,
                 under_open: matches!(self.machine, Machine::Open { .. }),
-                booked: self.enabled,
+                judged: self.enabled,
             })
         }
 
         fn settle(&mut self, ticket: Ticket, verdict: Option<Verdict>, now: u64) {
-            if !ticket.booked {
+            if !ticket.judged && verdict.is_none() {
                 return;
             }
             let ours = self.ours();
             let is_open = matches!(self.machine, Machine::Open { .. });
-            let decides = ticket.window == self.window
+            let decides = ticket.judged
+                && ticket.window == self.window
                 && if ours {
                     ticket.trial && ticket.turn == self.turn
                 } else {
