@@ -232,16 +232,14 @@ pub(super) fn otherwise(one: &Told, other: &Told) -> bool {
 /// With the times of each call counted from its own beginning, as calls without a gap shift those after them; and with
 /// one name for a broken connection with the transports of Java.
 pub(super) fn call_by_call(transport: Transport, told: &Told) -> Told {
-    let began = |time: u64| {
-        let calls = told.calls.iter().map(|call| call.started);
-        calls.take_while(|started| *started <= time).last().unwrap_or(0)
-    };
     let mut by_call = told.clone();
-    for attempt in &mut by_call.attempts {
-        let began = began(attempt.start);
-        attempt.start -= began;
-        attempt.end = attempt.end.map(|end| end.saturating_sub(began));
-        attempt.outcome = alike(transport, &attempt.outcome).to_owned();
+    let mut attempts = by_call.attempts.iter_mut();
+    for call in &told.calls {
+        for attempt in attempts.by_ref().take(call.attempts_during.unwrap_or(usize::MAX)) {
+            attempt.start = attempt.start.saturating_sub(call.started);
+            attempt.end = attempt.end.map(|end| end.saturating_sub(call.started));
+            attempt.outcome = alike(transport, &attempt.outcome).to_owned();
+        }
     }
     for call in &mut by_call.calls {
         call.returned -= call.started;

@@ -56,6 +56,9 @@ const CALM: Duration = Duration::from_millis(400);
 
 const LEVELS: [&str; 3] = ["feign", "ribbon", "nest"];
 
+/// A case that was read; or one that is not understood, and why.
+type Read = Result<Arc<Script>, (Case, String)>;
+
 /// What all levels play on.
 struct Stage {
     runtime: Runtime,
@@ -64,7 +67,7 @@ struct Stage {
     entrance: tokio::sync::Mutex<()>,
     watch: Watch,
     /// The cases of each level. All are read before the first one is played, which would suffer from it.
-    levels: BTreeMap<&'static str, Vec<Result<Arc<Script>, (Case, String)>>>,
+    levels: BTreeMap<&'static str, Vec<Read>>,
 }
 
 static STAGE: LazyLock<Stage> = LazyLock::new(|| {
@@ -84,7 +87,7 @@ static STAGE: LazyLock<Stage> = LazyLock::new(|| {
 });
 
 /// The cases of a level, and why one is not understood.
-fn read(level: &str) -> Vec<Result<Arc<Script>, (Case, String)>> {
+fn read(level: &str) -> Vec<Read> {
     let cases = of_levels(&[level]).into_iter();
     cases
         .map(|case| {
