@@ -1182,3 +1182,54 @@ async fn over_http_1_a_body_of_known_length_has_it_in_each_attempt() {
     assert!(head.contains("content-length: 50000"), "{head}");
     assert!(received == body);
 }
+
+#[tokio::test]
+async fn over_http_2_the_stream_of_the_attempt_before_is_reset_and_never_ends_as_if_it_were_complete() {
+    let mut endpoints = Vec::new();
+    let (tell, mut told) = tokio::sync::mpsc::channel(2);
+    for bad in [true, false] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        endpoints.push(Endpoint::new(format!("http://{}", listener.local_addr().unwrap())).unwrap());
+        let tell = tell.clone();
+        tokio::spawn(async move {
+            let (connection, _) = listener.accept().await.unwrap();
+            let mut connection = h2::server::handshake(connection).await.unwrap();
+            let (request, mut respond) = connection.accept().await.unwrap().unwrap();
+            tokio::spawn(async move { while connection.accept().await.is_some() {} });
+            let mut body = request.into_body();
+            let mut got = body.data().await.unwrap().unwrap().to_vec();
+            if bad {
+                let early = Response::builder().status(503).body(()).unwrap();
+                respond.send_response(early, true).unwrap();
+            }
+            let mut reset = false;
+            while let Some(data) = body.data().await {
+                match data {
+                    Ok(data) => got.extend_from_slice(&data),
+                    Err(_) => {
+                        reset = true;
+                        break;
+                    }
+                }
+            }
+            if !bad {
+                respond.send_response(Response::new(()), true).unwrap();
+            }
+            tell.send((bad, got, reset)).await.unwrap();
+        });
+    }
+    let (mut sender, body) = Stream::new(1);
+    sender.send_data(Bytes::from("ab")).await.unwrap();
+    let client = Client::builder().http2_only().build_http().unwrap();
+    let endpoints: tower_outbound::call::Endpoints = endpoints.into_iter().collect();
+    let stack = at_once()
+        .retry_statuses(StatusSet::TRANSIENT)
+        .layer(tower_outbound::balance::LoadBalanceLayer::new(endpoints).layer(client));
+    let call = tokio::spawn(stack.oneshot(Request::post("/").body(ReplayBody::new(body)).unwrap()));
+    let (bad, got, reset) = told.recv().await.unwrap();
+    assert!(bad && got == b"ab" && reset);
+    sender.send_data(Bytes::from("cd")).await.unwrap();
+    drop(sender);
+    assert_eq!(call.await.unwrap().unwrap().status(), 200);
+    assert_eq!(told.recv().await.unwrap(), (false, b"abcd".to_vec(), false));
+}

@@ -134,7 +134,7 @@ pub trait OutboundRequest: Sized {
     /// Makes the request again, when the attempt before has ended. `None`: it cannot be sent another time after all.
     fn restore(kept: &Self::Kept) -> Option<Self>;
 
-    /// Could [`restore`](OutboundRequest::restore) make a request now? See [`RepeatBody::check`].
+    /// Could [`restore`](OutboundRequest::restore) make a request now? See [`RepeatBody::check_body`].
     ///
     /// # Errors
     ///
@@ -144,12 +144,12 @@ pub trait OutboundRequest: Sized {
     }
 
     /// Ready when [`check`](OutboundRequest::check) has come to fail while a retry is waited for. See
-    /// [`RepeatBody::poll_lost`].
+    /// [`RepeatBody::poll_body_lost`].
     fn poll_lost(_kept: &Self::Kept, _cx: &mut Context<'_>) -> Poll<NotRetried> {
         Poll::Pending
     }
 
-    /// The attempt with the request last restored starts. See [`RepeatBody::take_over`].
+    /// The attempt with the request last restored starts. See [`RepeatBody::take_over_body`].
     ///
     /// # Errors
     ///
@@ -191,7 +191,7 @@ impl<B: RepeatBody> OutboundRequest for Request<B> {
 
     fn keep(&self) -> Option<Self::Kept> {
         Some(KeptRequest {
-            body: self.body().keep()?,
+            body: self.body().keep_body()?,
             method: self.method().clone(),
             uri: self.uri().clone(),
             version: self.version(),
@@ -201,7 +201,7 @@ impl<B: RepeatBody> OutboundRequest for Request<B> {
     }
 
     fn restore(kept: &Self::Kept) -> Option<Self> {
-        let mut request = Request::new(B::restore(&kept.body)?);
+        let mut request = Request::new(B::restore_body(&kept.body)?);
         *request.method_mut() = kept.method.clone();
         *request.uri_mut() = kept.uri.clone();
         *request.version_mut() = kept.version;
@@ -212,17 +212,17 @@ impl<B: RepeatBody> OutboundRequest for Request<B> {
 
     #[inline]
     fn check(kept: &Self::Kept) -> Result<(), NotRetried> {
-        B::check(&kept.body)
+        B::check_body(&kept.body)
     }
 
     #[inline]
     fn poll_lost(kept: &Self::Kept, cx: &mut Context<'_>) -> Poll<NotRetried> {
-        B::poll_lost(&kept.body, cx)
+        B::poll_body_lost(&kept.body, cx)
     }
 
     #[inline]
     fn take_over(kept: &Self::Kept) -> Result<(), NotRetried> {
-        B::take_over(&kept.body)
+        B::take_over_body(&kept.body)
     }
 }
 

@@ -29,22 +29,22 @@ pub trait RepeatBody: Sized {
     type Kept;
 
     /// Keeps what a further attempt needs. `None`: this body can be sent only once.
-    fn keep(&self) -> Option<Self::Kept>;
+    fn keep_body(&self) -> Option<Self::Kept>;
 
     /// The body of a further attempt. `None`: it cannot be sent another time after all.
-    fn restore(kept: &Self::Kept) -> Option<Self>;
+    fn restore_body(kept: &Self::Kept) -> Option<Self>;
 
-    /// Could [`restore`](RepeatBody::restore) give a body now?
+    /// Could [`restore_body`](RepeatBody::restore_body) give a body now?
     ///
     /// # Errors
     ///
     /// The reason why not.
-    fn check(_kept: &Self::Kept) -> Result<(), NotRetried> {
+    fn check_body(_kept: &Self::Kept) -> Result<(), NotRetried> {
         Ok(())
     }
 
-    /// Ready when [`check`](RepeatBody::check) has come to fail while a retry is waited for.
-    fn poll_lost(_kept: &Self::Kept, _cx: &mut Context<'_>) -> Poll<NotRetried> {
+    /// Ready when [`check_body`](RepeatBody::check_body) has come to fail while a retry is waited for.
+    fn poll_body_lost(_kept: &Self::Kept, _cx: &mut Context<'_>) -> Poll<NotRetried> {
         Poll::Pending
     }
 
@@ -53,7 +53,7 @@ pub trait RepeatBody: Sized {
     /// # Errors
     ///
     /// If it cannot be sent after all, the reason.
-    fn take_over(_kept: &Self::Kept) -> Result<(), NotRetried> {
+    fn take_over_body(_kept: &Self::Kept) -> Result<(), NotRetried> {
         Ok(())
     }
 }
@@ -63,12 +63,12 @@ impl<B: Clone> RepeatBody for B {
     type Kept = B;
 
     #[inline]
-    fn keep(&self) -> Option<B> {
+    fn keep_body(&self) -> Option<B> {
         Some(self.clone())
     }
 
     #[inline]
-    fn restore(kept: &B) -> Option<B> {
+    fn restore_body(kept: &B) -> Option<B> {
         Some(kept.clone())
     }
 }
@@ -76,11 +76,11 @@ impl<B: Clone> RepeatBody for B {
 impl<B> RepeatBody for OnceBody<B> {
     type Kept = Infallible;
 
-    fn keep(&self) -> Option<Infallible> {
+    fn keep_body(&self) -> Option<Infallible> {
         None
     }
 
-    fn restore(kept: &Infallible) -> Option<Self> {
+    fn restore_body(kept: &Infallible) -> Option<Self> {
         match *kept {}
     }
 }

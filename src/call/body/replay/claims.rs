@@ -244,3 +244,100 @@ impl Claims {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_that_begins_shuts_out_the_older_ones_and_one_that_waits_nobody() {
+        let claims = Claims::new();
+        assert_eq!(claims.begin(0), Ok(false));
+        assert!(claims.copy_kept());
+        assert_eq!(claims.reader_made(), Some(1));
+        assert_eq!(claims.standing(0), Standing::Reads);
+        assert_eq!(claims.begin_youngest(), Ok(true));
+        assert_eq!(claims.begin(1), Ok(false), "it is told once");
+        assert_eq!(
+            (claims.standing(0), claims.reads(0)),
+            (Standing::Refused, Err(NoBeginning::Refused))
+        );
+        assert_eq!(claims.reader_made(), Some(2));
+        assert_eq!(
+            (claims.standing(0), claims.standing(1)),
+            (Standing::Refused, Standing::Reads)
+        );
+    }
+
+    #[test]
+    fn either_a_reader_begins_or_the_one_before_loses_the_body() {
+        let claims = Claims::new();
+        assert!(claims.copy_kept());
+        assert_eq!(claims.reader_made(), Some(1));
+        assert_eq!(claims.lose(0, Loss::BeyondCap), Ok(()));
+        assert_eq!(claims.lose(0, Loss::Failed), Ok(()));
+        assert_eq!(
+            claims.begin(1),
+            Err(NoBeginning::Lost(Loss::BeyondCap)),
+            "the first one counts"
+        );
+        assert_eq!(
+            (claims.standing(0), claims.reader_made()),
+            (Standing::Reads, None)
+        );
+
+        let claims = Claims::new();
+        assert!(claims.copy_kept());
+        assert_eq!(claims.reader_made(), Some(1));
+        assert_eq!(claims.begin(1), Ok(true));
+        assert_eq!(
+            (claims.lose(0, Loss::BeyondCap), claims.loss()),
+            (Err(Refused), None)
+        );
+    }
+
+    #[test]
+    fn the_body_is_of_use_as_long_as_the_youngest_reader_or_a_copy_is_alive() {
+        let claims = Claims::new();
+        assert!(claims.copy_kept());
+        assert!(!claims.reader_dropped(0));
+        assert_eq!(claims.reader_made(), Some(1));
+        assert!(!claims.copy_dropped());
+        assert!(!claims.reader_dropped(0), "an older one changes nothing");
+        assert!(claims.reader_dropped(1));
+        assert_eq!(
+            (claims.standing(0), claims.begin(1)),
+            (Standing::Over, Err(NoBeginning::Refused))
+        );
+    }
+
+    #[test]
+    fn what_nobody_wants_to_be_kept_is_spent_once_it_is_read() {
+        let claims = Claims::new();
+        assert!(claims.copy_kept() && claims.keeps(0) && claims.loss().is_none());
+        assert_eq!(claims.reader_made(), Some(1));
+        assert!(!claims.copy_dropped());
+        assert!(claims.keeps(0), "a younger one waits for it");
+        assert!(!claims.keeps(1) && !claims.keeps(0));
+        assert_eq!(claims.loss(), Some(Loss::Spent));
+    }
+
+    #[test]
+    fn the_numbers_end_without_wrapping() {
+        let word = Word {
+            youngest: MOST,
+            begun: MOST - 1,
+            copies: MOST,
+            alive: true,
+            loss: Some(Loss::Failed),
+        };
+        let again = Word::unpack(word.pack());
+        assert_eq!(
+            (again.youngest, again.begun, again.copies, again.alive, again.loss),
+            (MOST, MOST - 1, MOST, true, Some(Loss::Failed))
+        );
+        let claims = Claims(AtomicU64::new(Word { loss: None, ..word }.pack()));
+        assert!(!claims.copy_kept());
+        assert_eq!(claims.reader_made(), None);
+    }
+}

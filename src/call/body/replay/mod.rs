@@ -275,32 +275,32 @@ where
 impl<B> RepeatBody for ReplayBody<B> {
     type Kept = KeptReplay<B>;
 
-    fn keep(&self) -> Option<KeptReplay<B>> {
+    fn keep_body(&self) -> Option<KeptReplay<B>> {
         let shared = Arc::clone(&self.shared);
         shared.claims.copy_kept().then(|| KeptReplay(shared))
     }
 
-    fn restore(kept: &KeptReplay<B>) -> Option<Self> {
+    fn restore_body(kept: &KeptReplay<B>) -> Option<Self> {
         let reader = kept.0.claims.reader_made()?;
         Some(ReplayBody::reader(Arc::clone(&kept.0), reader))
     }
 
-    fn check(kept: &KeptReplay<B>) -> Result<(), NotRetried> {
+    fn check_body(kept: &KeptReplay<B>) -> Result<(), NotRetried> {
         match kept.0.claims.loss() {
             Some(loss) => Err(kept.0.reason(loss)),
             None => Ok(()),
         }
     }
 
-    fn poll_lost(kept: &KeptReplay<B>, cx: &mut Context<'_>) -> Poll<NotRetried> {
+    fn poll_body_lost(kept: &KeptReplay<B>, cx: &mut Context<'_>) -> Poll<NotRetried> {
         kept.0.call.register(cx.waker());
-        match Self::check(kept) {
+        match Self::check_body(kept) {
             Err(reason) => Poll::Ready(reason),
             Ok(()) => Poll::Pending,
         }
     }
 
-    fn take_over(kept: &KeptReplay<B>) -> Result<(), NotRetried> {
+    fn take_over_body(kept: &KeptReplay<B>) -> Result<(), NotRetried> {
         kept.0
             .begin(kept.0.claims.begin_youngest())
             .map_err(|no| match no {

@@ -203,3 +203,28 @@ fn size_of_trailers(trailers: &HeaderMap) -> usize {
         .map(|(name, value)| name.as_str().len() + value.len())
         .sum()
 }
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::Full;
+
+    use super::*;
+
+    #[test]
+    fn a_body_in_tiny_frames_is_joined_and_replayed_to_the_byte() {
+        let claims = Claims::new();
+        assert!(claims.copy_kept());
+        let mut record = Record::new(Full::new(Bytes::new()));
+        let expected: Vec<u8> = (0..2_000).map(|n| n as u8).collect();
+        for byte in &expected {
+            record.push(Bytes::copy_from_slice(&[*byte]));
+            assert!(record.next == record.frames.len() && record.frames.len() <= FRAMES);
+        }
+        record.rewind();
+        let mut got = Vec::new();
+        while let Some(frame) = record.replayed(0, &claims) {
+            got.extend_from_slice(frame.data_ref().unwrap());
+        }
+        assert_eq!(got, expected);
+    }
+}
