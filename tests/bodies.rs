@@ -31,12 +31,13 @@ use tokio::{
     sync::oneshot,
     time::{Duration, Instant, sleep},
 };
+use tokio_test::{assert_ready, task};
 use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_outbound::{
     Nest,
     call::{
-        CallScope, Endpoint, Fault, FaultKind, NotRetried, OnceBody, ReplayBody, RetryTo, StatusError,
-        StatusSet, Trail,
+        CallScope, Endpoint, Fault, FaultKind, KeptReplay, NotRetried, OnceBody, RepeatBody, ReplayBody,
+        RetryTo, StatusError, StatusSet, Trail,
     },
     classify::{StatusErrorClassifierLayer, StatusPolicy},
     nest::{HttpNest, client::Client},
@@ -930,6 +931,134 @@ proptest! {
         drop(runtime);
         prop_assert_eq!(memory.held(), 0, "held by {} uploads that nobody needs", held.lock().unwrap().len());
     }
+}
+
+/// Gives these frames, and does something in the middle of the poll that gives the one of this number.
+struct Within<F> {
+    frames: VecDeque<Bytes>,
+    before: usize,
+    then: Option<F>,
+}
+
+impl<F: FnOnce() + Unpin> Body for Within<F> {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        if self.before == 0 {
+            if let Some(then) = self.then.take() {
+                then();
+            }
+        }
+        self.before = self.before.saturating_sub(1);
+        Poll::Ready(self.frames.pop_front().map(|data| Ok(Frame::data(data))))
+    }
+}
+
+/// The body of a first attempt with a cap of 4, in the middle of whose second poll this is done with the copy that is
+/// kept.
+fn within<T: Send + 'static>(
+    then: impl FnOnce(Copies) -> T + Send + Unpin + 'static,
+) -> (ReplayBody<Within<Then>>, Arc<Mutex<Option<T>>>, Memory) {
+    let (copies, result): (Arc<Mutex<Option<Copies>>>, _) = (Arc::default(), Arc::new(Mutex::new(None)));
+    let (within, tell) = (Arc::clone(&copies), Arc::clone(&result));
+    let then: Then = Box::new(move || {
+        let copies = within.lock().unwrap().take().unwrap();
+        let done = then(copies);
+        *tell.lock().unwrap() = Some(done);
+    });
+    let memory = Memory::default();
+    let frames = ["ab", "cdef", "gh"].map(|data| memory.data(data.into())).into();
+    let body = Within {
+        frames,
+        before: 1,
+        then: Some(then),
+    };
+    let body = ReplayBody::with_cap(body, 4);
+    *copies.lock().unwrap() = Some(body.keep_body().unwrap());
+    (body, result, memory)
+}
+
+type Then = Box<dyn FnOnce() + Send>;
+type Copies = KeptReplay<Within<Then>>;
+
+#[test]
+fn what_an_attempt_reads_while_the_next_one_starts_is_kept_for_that_whatever_the_cap() {
+    let (first, next, _) = within(|kept| {
+        let next: ReplayBody<_> = RepeatBody::restore_body(&kept).unwrap();
+        ReplayBody::take_over_body(&kept).unwrap();
+        (kept, next)
+    });
+    let mut first = task::spawn(first);
+    let poll = |body: &mut task::Spawn<ReplayBody<_>>| body.enter(|cx, body| body.poll_frame(cx));
+    assert!(matches!(poll(&mut first), Poll::Ready(Some(Ok(_)))));
+    assert!(
+        matches!(poll(&mut first), Poll::Ready(Some(Err(_)))),
+        "it is not told"
+    );
+    let (kept, next) = next.lock().unwrap().take().unwrap();
+    assert_eq!(ReplayBody::check_body(&kept), Ok(()));
+    drop(first);
+    let whole = task::spawn(next.collect()).poll();
+    assert_eq!(assert_ready!(whole).unwrap().to_bytes(), "abcdefgh");
+    // That one has read on, and nothing more is kept.
+    let reason = NotRetried::BodyBeyondCap { cap: 4 };
+    assert_eq!(ReplayBody::check_body(&kept), Err(reason));
+    assert!(ReplayBody::restore_body(&kept).is_none());
+}
+
+#[test]
+fn a_retry_that_finds_the_attempt_before_in_the_middle_of_a_read_asks_again() {
+    let (mut first, next, _) = within(|kept| {
+        let next: ReplayBody<_> = RepeatBody::restore_body(&kept).unwrap();
+        assert_eq!(next.size_hint().exact(), None);
+        let mut next = task::spawn(next);
+        assert!(next.enter(|cx, next| next.poll_frame(cx)).is_pending());
+        assert!(next.is_woken(), "it must not wait for ever");
+        (kept, next)
+    });
+    let mut cx = Context::from_waker(std::task::Waker::noop());
+    for _ in 0..2 {
+        // It has not begun, so the first one reads on, and reads beyond the cap.
+        assert!(matches!(
+            Pin::new(&mut first).poll_frame(&mut cx),
+            Poll::Ready(Some(Ok(_)))
+        ));
+    }
+    let (kept, mut next) = next.lock().unwrap().take().unwrap();
+    assert!(ReplayBody::take_over_body(&kept).is_err());
+    let error = assert_ready!(next.enter(|cx, next| next.poll_frame(cx)))
+        .unwrap()
+        .unwrap_err();
+    assert_eq!(Fault::of(&*error).kind(), FaultKind::Write);
+    assert_eq!(
+        assert_ready!(task::spawn(first.collect()).poll())
+            .unwrap()
+            .to_bytes(),
+        "gh"
+    );
+}
+
+#[test]
+fn a_call_that_ends_in_the_middle_of_a_read_drops_the_stream_after_it() {
+    let (first, _, memory) = within(|kept| {
+        // The next one is given up with its call.
+        drop(ReplayBody::<Within<Then>>::restore_body(&kept).unwrap());
+        drop(kept);
+    });
+    let mut first = task::spawn(first);
+    assert!(matches!(
+        first.enter(|cx, first| first.poll_frame(cx)),
+        Poll::Ready(Some(Ok(_)))
+    ));
+    assert!(matches!(
+        first.enter(|cx, first| first.poll_frame(cx)),
+        Poll::Ready(Some(Err(_)))
+    ));
+    assert_eq!(memory.held(), 0, "with what is left of it, and what was kept");
 }
 
 /// Attempts that read at the same time, on threads of their own.
