@@ -785,7 +785,7 @@ impl RetryPolicy for AsTheBodySays {
         }
         let status = failed.error().and_then(|error| StatusError::of(error));
         let body = status.ok_or(NotRetried::NotTransient)?.body();
-        let hint = str::from_utf8(&body[..body.len().min(100)]).unwrap();
+        let hint = std::str::from_utf8(&body[..body.len().min(100)]).unwrap();
         let millis = hint.split(' ').nth(1).unwrap().parse().unwrap();
         Ok(Again::new(RetryTo::Anywhere, ms(millis)))
     }
@@ -962,7 +962,7 @@ impl<F: FnOnce() + Unpin> Body for Within<F> {
 /// kept.
 fn within<T: Send + 'static>(
     then: impl FnOnce(Copies) -> T + Send + Unpin + 'static,
-) -> (ReplayBody<Within<Then>>, Arc<Mutex<Option<T>>>, Memory) {
+) -> (ReplayBody<Within<Then>>, Done<T>, Memory) {
     let (copies, result): (Arc<Mutex<Option<Copies>>>, _) = (Arc::default(), Arc::new(Mutex::new(None)));
     let (within, tell) = (Arc::clone(&copies), Arc::clone(&result));
     let then: Then = Box::new(move || {
@@ -982,6 +982,7 @@ fn within<T: Send + 'static>(
     (body, result, memory)
 }
 
+type Done<T> = Arc<Mutex<Option<T>>>;
 type Then = Box<dyn FnOnce() + Send>;
 type Copies = KeptReplay<Within<Then>>;
 
@@ -1220,7 +1221,7 @@ fn unchunked(mut chunked: &[u8]) -> Vec<u8> {
     let mut body = Vec::new();
     loop {
         let line = chunked.windows(2).position(|window| window == b"\r\n").unwrap();
-        let size = usize::from_str_radix(str::from_utf8(&chunked[..line]).unwrap(), 16).unwrap();
+        let size = usize::from_str_radix(std::str::from_utf8(&chunked[..line]).unwrap(), 16).unwrap();
         if size == 0 {
             return body;
         }
