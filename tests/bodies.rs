@@ -346,6 +346,26 @@ async fn bdy_11_trailers_are_sent_once_with_each_attempt() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn trailers_count_for_the_cap_as_data_does() {
+    for (cap, sent) in [(6, 2), (5, 1)] {
+        let (mut sender, body) = Stream::new(4);
+        sender.send_data(Bytes::from("abcd")).await.unwrap();
+        let mut trailers = HeaderMap::new();
+        trailers.insert("t", "1".parse().unwrap());
+        sender.send_trailers(trailers).await.unwrap();
+        let (service, attempts) = scripted(move |n, body: ReplayBody<Stream>| async move {
+            assert_eq!(collect(body).await, "abcd");
+            Ok(answer(if n == 0 { 503 } else { 200 }))
+        });
+        let stack = at_once().retry_statuses(StatusSet::TRANSIENT).layer(service);
+        let request = post(ReplayBody::with_cap(body, cap));
+        let (_, reasons) = told(stack.oneshot(request)).await;
+        assert_eq!(attempts.load(SeqCst), sent);
+        assert_eq!(reasons.contains(&NotRetried::BodyBeyondCap { cap }), sent == 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn bdy_08_a_body_that_nobody_has_read_is_handed_on_whole_whatever_its_size() {
     const FRAMES: usize = 640;
     let body = Long::new(FRAMES, 16 * 1024);
