@@ -22,7 +22,7 @@ use std::{
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
-use http_body::{Body, Frame};
+use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Full, StreamBody, channel::Channel};
 use proptest::prelude::*;
 use tokio::{
@@ -513,26 +513,51 @@ async fn bdy_03_what_is_kept_is_bounded_by_what_comes_and_not_by_what_was_announ
     }
 }
 
+/// The same stream, whose length is known.
+struct Announced(Long);
+
+impl Body for Announced {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        Pin::new(&mut self.0).poll_frame(cx)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact((self.0.frames * self.0.size) as u64)
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_body_that_says_it_is_too_long_is_never_kept() {
-    let memory = Memory::default();
-    let data = memory.data(vec![7; CAP + 1]);
-    let held = memory.clone();
-    let (service, attempts) = scripted(move |_, mut body: ReplayBody<Full<Bytes>>| {
-        let held = held.clone();
-        async move {
-            drop(body.frame().await);
-            assert_eq!(held.held(), 0);
-            Err(refused())
-        }
-    });
-    let error = at_once()
-        .layer(service)
-        .oneshot(post(ReplayBody::new(Full::new(data))))
-        .await
-        .unwrap_err();
-    assert_eq!(attempts.load(SeqCst), 1);
-    assert_eq!(reasons(&error), [NotRetried::BodyBeyondCap { cap: CAP }]);
+    for (frames, kept) in [(64, 1_024), (65, 0)] {
+        let body = Announced(Long::new(frames, 1_024));
+        let memory = body.0.memory.clone();
+        let (service, attempts) = scripted(move |n, mut body: ReplayBody<Announced>| {
+            let memory = memory.clone();
+            async move {
+                if n > 0 {
+                    return Ok(answer(200));
+                }
+                drop(body.frame().await);
+                assert_eq!(memory.held(), kept);
+                assert_eq!(body.size_hint().exact(), Some((frames as u64 - 1) * 1_024));
+                Err(refused())
+            }
+        });
+        let stack = at_once().layer(service);
+        let (outcome, reasons) = told(stack.oneshot(post(ReplayBody::new(body)))).await;
+        assert_eq!(outcome.is_ok(), kept > 0);
+        assert_eq!(attempts.load(SeqCst), 1 + usize::from(kept > 0));
+        assert_eq!(
+            reasons.contains(&NotRetried::BodyBeyondCap { cap: CAP }),
+            kept == 0
+        );
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -571,8 +596,10 @@ async fn nothing_is_kept_where_no_retry_can_follow() {
     for _ in 0..2 {
         sender.send_data(data.pop_front().unwrap()).await.unwrap();
     }
-    let stack = at_once().layer(service);
-    stack.oneshot(post(ReplayBody::new(body))).await.unwrap();
+    let mut stack = at_once().layer(service);
+    // The future may be held for longer than it runs.
+    let mut call = Box::pin(stack.call(post(ReplayBody::new(body))));
+    call.as_mut().await.unwrap();
     let mut upload = uploading.await.unwrap();
     for left in [1, 0] {
         sender.send_data(data.pop_front().unwrap()).await.unwrap();
@@ -722,6 +749,108 @@ async fn bdy_12_an_answer_that_was_thrown_away_for_a_retry_is_not_missed_since_n
     let expected: Vec<u8> = (0..64).flat_map(|n| [n; 16 * 1024]).collect();
     assert!(collect(answer.into_body()).await == expected);
     assert_eq!(*uploads.lock().unwrap(), [Err(())]);
+}
+
+/// Sends 16 KiB each millisecond from 300 ms on, 64 times.
+fn produces(mut sender: http_body_util::channel::Sender<Bytes, BoxError>) {
+    tokio::spawn(async move {
+        sender.send_data(Bytes::from("first")).await?;
+        sleep(ms(300)).await;
+        for n in 0..64 {
+            sender.send_data(Bytes::from(vec![n; 16 * 1024])).await?;
+            sleep(ms(1)).await;
+        }
+        Ok::<_, http_body_util::channel::SendError>(())
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn bdy_12_from_the_start_of_the_next_attempt_on_the_upload_before_takes_nothing_from_it() {
+    let uploads: Arc<Mutex<Vec<_>>> = Arc::default();
+    let log = Arc::clone(&uploads);
+    let (service, attempts) = scripted(move |n, mut body: ReplayBody<Stream>| {
+        let log = Arc::clone(&log);
+        async move {
+            if n == 0 {
+                body.frame().await.unwrap().unwrap();
+                tokio::spawn(async move {
+                    while let Some(Ok(_)) = body.frame().await {}
+                    log.lock().unwrap().push(Instant::now());
+                });
+                return Err(refused());
+            }
+            // It takes a second to connect.
+            sleep(ms(1_000)).await;
+            Ok(Response::new(Full::new(collect(body).await)))
+        }
+    });
+    let (sender, body) = Stream::new(1);
+    produces(sender);
+    let start = Instant::now();
+    let stack = at_once().layer(service);
+    let answer = stack.oneshot(post(ReplayBody::new(body))).await.unwrap();
+    let length = "first".len() + 64 * 16 * 1024;
+    assert_eq!(collect(answer.into_body()).await.len(), length);
+    assert_eq!(attempts.load(SeqCst), 2);
+    assert_eq!(
+        *uploads.lock().unwrap(),
+        [start],
+        "it ended when the next one started"
+    );
+}
+
+/// Is ready for the first call, and for others after half a second.
+struct SlowToBeReady<S> {
+    inner: S,
+    asked: bool,
+    wait: Option<Pin<Box<tokio::time::Sleep>>>,
+}
+
+impl<S: Clone> Clone for SlowToBeReady<S> {
+    fn clone(&self) -> Self {
+        SlowToBeReady {
+            inner: self.inner.clone(),
+            asked: false,
+            wait: None,
+        }
+    }
+}
+
+impl<S: Service<Req>, Req> Service<Req> for SlowToBeReady<S> {
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        if self.asked {
+            let wait = self.wait.get_or_insert_with(|| Box::pin(sleep(ms(500))));
+            std::task::ready!(wait.as_mut().poll(cx));
+        }
+        self.asked = true;
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Req) -> S::Future {
+        self.inner.call(request)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn bdy_12_a_body_that_is_lost_while_the_service_becomes_ready_is_not_sent_again_either() {
+    let uploads = Arc::default();
+    let (service, attempts) = early_503(&uploads);
+    let (sender, body) = Stream::new(1);
+    produces(sender);
+    let service = SlowToBeReady {
+        inner: StatusErrorClassifierLayer::new(StatusPolicy::default()).layer(service),
+        asked: false,
+        wait: None,
+    };
+    let stack = after(ms(10), 2).layer(service);
+    let error = stack.oneshot(post(ReplayBody::new(body))).await.unwrap_err();
+    assert_eq!(StatusError::of(&*error).unwrap().status(), 503);
+    assert_eq!(reasons(&error), [NotRetried::BodyBeyondCap { cap: CAP }]);
+    assert_eq!(attempts.load(SeqCst), 1);
 }
 
 #[tokio::test(start_paused = true)]
