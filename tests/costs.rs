@@ -28,7 +28,7 @@ use tower_outbound::{
     balance::{LoadBalance, LoadBalanceLayer},
     breaker::{Breaker, CircuitBreaker, CircuitBreakerLayer, Force, HystrixRelease},
     bulkhead::{Bulkhead, BulkheadLayer, BulkheadService},
-    call::{BoxError, Endpoints, ErrorRef, HostHeader, OutboundRequest, Semantics},
+    call::{BoxError, Endpoints, ErrorRef, HostHeader, OutboundRequest, RepeatBody, ReplayBody, Semantics},
     classify::{StatusErrorClassifier, StatusErrorClassifierLayer, StatusPolicy},
     collect::{CollectBody, CollectBodyLayer},
     fallback::{Fallback, FallbackLayer},
@@ -487,6 +487,51 @@ fn what_is_not_the_usual_path_has_a_price_that_is_known() {
             ("a response body that is waited for, frame by frame", 1),
         ]
     );
+}
+
+/// A stream that can be sent again: what it is made of, the list of its frames, and nothing for a further attempt.
+#[test]
+fn a_stream_that_can_be_sent_again_has_a_price_that_is_known() {
+    fn read(body: &mut ReplayBody<Full<Bytes>>) {
+        let mut cx = Context::from_waker(Waker::noop());
+        while let Poll::Ready(Some(frame)) = Pin::new(&mut *body).poll_frame(&mut cx) {
+            assert!(frame.is_ok());
+        }
+    }
+    let mut counts = Vec::new();
+    let mut measure = |what, f: &mut dyn FnMut()| {
+        counts.push((what, allocation_counter::measure(f).count_total));
+    };
+    let data = Bytes::from_static(&[7; 1_000]);
+    let (mut first, mut kept, mut second, mut alone) = (None, None, None, None);
+    measure("made", &mut || {
+        first = Some(ReplayBody::new(Full::new(data.clone())))
+    });
+    measure("kept", &mut || {
+        kept = first.as_ref().and_then(RepeatBody::keep_body)
+    });
+    measure("read", &mut || first.iter_mut().for_each(read));
+    measure("made again", &mut || {
+        second = kept.as_ref().and_then(ReplayBody::restore_body)
+    });
+    measure("read again", &mut || second.iter_mut().for_each(read));
+    measure("made without a retry", &mut || {
+        alone = Some(ReplayBody::new(Full::new(data.clone())))
+    });
+    measure("read without a retry", &mut || alone.iter_mut().for_each(read));
+    assert_eq!(
+        counts,
+        [
+            ("made", 2),
+            ("kept", 0),
+            ("read", 1),
+            ("made again", 0),
+            ("read again", 0),
+            ("made without a retry", 2),
+            ("read without a retry", 0),
+        ]
+    );
+    assert!(size_of::<ReplayBody<Full<Bytes>>>() <= 48);
 }
 
 /// The sizes of each service and of its future, over a service of 8 bytes whose future has as many. Printed with

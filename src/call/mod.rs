@@ -35,6 +35,9 @@ pub(crate) use self::body::Prefix;
 pub use self::body::UploadBody;
 #[cfg(feature = "timeout")]
 pub(crate) use self::body::{IN_HAND, Upload};
+#[cfg(feature = "retry")]
+#[cfg_attr(docsrs, doc(cfg(feature = "retry")))]
+pub use self::body::{KeptReplay, ReplayBody};
 #[cfg(feature = "endpoints")]
 pub use self::endpoint::{Endpoints, Snapshot};
 #[cfg(feature = "balance")]

@@ -1,9 +1,11 @@
 //! What layers ask a request: what it may do to the server, and for a copy to send again.
 
+use std::task::{Context, Poll};
+
 use bytes::Bytes;
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version};
 
-use super::body::RepeatBody;
+use super::{body::RepeatBody, trail::NotRetried};
 
 /// The header by which a client marks a request that the server carries out only once, however often it comes.
 ///
@@ -91,7 +93,8 @@ impl Semantics {
 /// A request that layers can ask what it may do, and for a copy.
 ///
 /// It is implemented for `http::Request<B>` with any body that can be copied ([`RepeatBody`]: all that are `Clone`,
-/// and [`OnceBody`](super::OnceBody) around those that are not). For a type of your own it is a few lines:
+/// and `ReplayBody` or [`OnceBody`](super::OnceBody) around those that are not). For a type of your own it is a few
+/// lines:
 ///
 /// ```
 /// use tower_outbound::call::{OutboundRequest, Semantics};
@@ -115,7 +118,7 @@ impl Semantics {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no request that can be sent again",
     label = "not an `OutboundRequest`",
-    note = "for `http::Request<B>` the body must be `Clone`: wrap one that is not in `OnceBody`, which is sent at most once",
+    note = "for `http::Request<B>` the body must be `Clone`: wrap one that is not in `ReplayBody`, or in `OnceBody`, which is sent at most once",
     note = "for a type of your own implement `OutboundRequest`, or wrap it in `NotRepeatable`"
 )]
 pub trait OutboundRequest: Sized {
@@ -130,6 +133,30 @@ pub trait OutboundRequest: Sized {
 
     /// Makes the request again, when the attempt before has ended. `None`: it cannot be sent another time after all.
     fn restore(kept: &Self::Kept) -> Option<Self>;
+
+    /// Could [`restore`](OutboundRequest::restore) make a request now? See [`RepeatBody::check_body`].
+    ///
+    /// # Errors
+    ///
+    /// The reason why not.
+    fn check(_kept: &Self::Kept) -> Result<(), NotRetried> {
+        Ok(())
+    }
+
+    /// Ready when [`check`](OutboundRequest::check) has come to fail while a retry is waited for. See
+    /// [`RepeatBody::poll_body_lost`].
+    fn poll_lost(_kept: &Self::Kept, _cx: &mut Context<'_>) -> Poll<NotRetried> {
+        Poll::Pending
+    }
+
+    /// The attempt with the request last restored starts. See [`RepeatBody::take_over_body`].
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be sent after all, the reason.
+    fn take_over(_kept: &Self::Kept) -> Result<(), NotRetried> {
+        Ok(())
+    }
 }
 
 /// Makes a request of any type one that is sent at most once.
@@ -153,7 +180,7 @@ impl<T> OutboundRequest for NotRepeatable<T> {
 }
 
 impl<B: RepeatBody> OutboundRequest for Request<B> {
-    type Kept = KeptRequest<B>;
+    type Kept = KeptRequest<B::Kept>;
 
     fn semantics(&self) -> Semantics {
         let key = self.headers().get(IDEMPOTENCY_KEY);
@@ -162,9 +189,9 @@ impl<B: RepeatBody> OutboundRequest for Request<B> {
         Semantics::of(self.method()).keyed(keyed)
     }
 
-    fn keep(&self) -> Option<KeptRequest<B>> {
+    fn keep(&self) -> Option<Self::Kept> {
         Some(KeptRequest {
-            body: self.body().repeat()?,
+            body: self.body().keep_body()?,
             method: self.method().clone(),
             uri: self.uri().clone(),
             version: self.version(),
@@ -173,8 +200,8 @@ impl<B: RepeatBody> OutboundRequest for Request<B> {
         })
     }
 
-    fn restore(kept: &KeptRequest<B>) -> Option<Self> {
-        let mut request = Request::new(kept.body.repeat()?);
+    fn restore(kept: &Self::Kept) -> Option<Self> {
+        let mut request = Request::new(B::restore_body(&kept.body)?);
         *request.method_mut() = kept.method.clone();
         *request.uri_mut() = kept.uri.clone();
         *request.version_mut() = kept.version;
@@ -182,20 +209,35 @@ impl<B: RepeatBody> OutboundRequest for Request<B> {
         *request.extensions_mut() = kept.extensions.clone();
         Some(request)
     }
+
+    #[inline]
+    fn check(kept: &Self::Kept) -> Result<(), NotRetried> {
+        B::check_body(&kept.body)
+    }
+
+    #[inline]
+    fn poll_lost(kept: &Self::Kept, cx: &mut Context<'_>) -> Poll<NotRetried> {
+        B::poll_body_lost(&kept.body, cx)
+    }
+
+    #[inline]
+    fn take_over(kept: &Self::Kept) -> Result<(), NotRetried> {
+        B::take_over_body(&kept.body)
+    }
 }
 
-/// The kept copy of an `http::Request`.
+/// The kept copy of an `http::Request`. `K` is what is kept of its body.
 ///
 /// Cloning a `HeaderMap` costs an allocation for each header that was made at run time; this copy holds all names
 /// and values in one buffer, since most copies are never sent.
 #[derive(Debug)]
-pub struct KeptRequest<B> {
+pub struct KeptRequest<K> {
     method: Method,
     uri: Uri,
     version: Version,
     headers: FlatHeaders,
     extensions: Extensions,
-    body: B,
+    body: K,
 }
 
 /// Header names and values one after the other, and where each ends.

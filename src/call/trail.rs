@@ -126,6 +126,11 @@ pub enum NotRetried {
     },
     /// The body of the request cannot be sent a second time.
     BodyNotRepeatable,
+    /// More of the body was read than is kept of it for a retry.
+    BodyBeyondCap {
+        /// How many bytes are kept at most.
+        cap: usize,
+    },
 }
 
 impl Trail {
@@ -346,6 +351,12 @@ impl fmt::Display for NotRetried {
                 )
             }
             NotRetried::BodyNotRepeatable => f.write_str("the body cannot be sent twice"),
+            NotRetried::BodyBeyondCap { cap } => {
+                write!(
+                    f,
+                    "more of the body was read than the {cap} bytes that are kept of it"
+                )
+            }
         }
     }
 }

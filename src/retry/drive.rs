@@ -1,6 +1,10 @@
 //! What the loop leaves to whoever drives it.
 
-use std::{convert::Infallible, future::Future};
+use std::{
+    convert::Infallible,
+    future::Future,
+    task::{Context, Poll},
+};
 
 use tokio::time::{Duration, Instant, Sleep, sleep_until};
 
@@ -52,6 +56,21 @@ pub trait Drive<Req, Res, E>: Clone {
         wish: Option<Self::Wish>,
         failed: &FailedAttempt<'_>,
     ) -> Result<Plan<Self::Wait>, NotRetried>;
+
+    /// Could there be a request for the next attempt?
+    fn check(_kept: &Self::Kept) -> Result<(), NotRetried> {
+        Ok(())
+    }
+
+    /// Ready when that has changed while the next attempt is waited for.
+    fn poll_lost(_kept: &Self::Kept, _cx: &mut Context<'_>) -> Poll<NotRetried> {
+        Poll::Pending
+    }
+
+    /// The next attempt is about to start: what is left of those before has no claim to the body any more.
+    fn take_over(_kept: &Self::Kept) -> Result<(), NotRetried> {
+        Ok(())
+    }
 
     /// The request of the next attempt. `None`: it cannot be sent another time after all.
     fn request(kept: &mut Self::Kept) -> Option<Req>;
@@ -133,6 +152,21 @@ where
             pause,
             wait: now.checked_add(pause).unwrap_or(now + LONGEST),
         })
+    }
+
+    #[inline]
+    fn check(kept: &Req::Kept) -> Result<(), NotRetried> {
+        Req::check(kept)
+    }
+
+    #[inline]
+    fn poll_lost(kept: &Req::Kept, cx: &mut Context<'_>) -> Poll<NotRetried> {
+        Req::poll_lost(kept, cx)
+    }
+
+    #[inline]
+    fn take_over(kept: &Req::Kept) -> Result<(), NotRetried> {
+        Req::take_over(kept)
     }
 
     fn request(kept: &mut Req::Kept) -> Option<Req> {

@@ -231,7 +231,7 @@ impl<S, P, A, Kept> Loop<S, P, A, Kept> {
 
     /// The attempt failed: is the request sent again, and after which pause?
     ///
-    /// What costs something is asked last: the copy of the body, then the token.
+    /// What costs something is asked last: the token, then the copy of the body.
     fn decide<Req>(
         &mut self,
         error: Option<&BoxError>,
@@ -256,12 +256,17 @@ impl<S, P, A, Kept> Loop<S, P, A, Kept> {
         if let Some(left) = self.scope.remaining().filter(|left| pause >= *left) {
             return Err(NotRetried::DeadlineTooClose { pause, left });
         }
-        let request = self.spare.as_mut().and_then(|(kept, _)| P::request(kept));
-        let request = request.ok_or(NotRetried::BodyNotRepeatable)?;
+        let (kept, _) = self.spare.as_mut().ok_or(NotRetried::BodyNotRepeatable)?;
+        P::check(kept)?;
         let slot = match &self.budget {
             Some(budget) => Some(budget.withdraw().ok_or(NotRetried::BudgetSpent)?),
             None => None,
         };
+        let request = P::request(kept).ok_or(NotRetried::BodyNotRepeatable)?;
+        if error.is_none() {
+            // An answer that is thrown away cannot be returned any more, so from here on nothing must come between.
+            P::take_over(kept)?;
+        }
         if to != RetryTo::SameEndpoint {
             self.moves += u64::from(to == RetryTo::NextEndpoint);
             self.here = 0;
@@ -355,6 +360,51 @@ impl<S, P, A, Kept> Loop<S, P, A, Kept> {
         self.finish(Err(error))
     }
 
+    /// Has the body that the next attempt is to send been lost meanwhile? Then that attempt is not started, and what
+    /// is known is returned. Where that was an answer, the body was taken over at once and cannot be lost.
+    fn poll_lost<Req, T>(
+        &mut self,
+        next: &mut Option<Next<Req>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<T, BoxError>>
+    where
+        S: Service<Req>,
+        P: Drive<Req, S::Response, S::Error, Kept = Kept>,
+    {
+        match (&self.spare, next.as_ref().map(|next| next.known.is_some())) {
+            (Some((kept, _)), Some(true)) => match P::poll_lost(kept, cx) {
+                Poll::Ready(reason) => self.lost(next, reason),
+                Poll::Pending => Poll::Pending,
+            },
+            _ => Poll::Pending,
+        }
+    }
+
+    /// The next attempt is about to start. Ready: not after all, as for [`poll_lost`](Loop::poll_lost).
+    fn take_over<Req, T>(&mut self, next: &mut Option<Next<Req>>) -> Poll<Result<T, BoxError>>
+    where
+        S: Service<Req>,
+        P: Drive<Req, S::Response, S::Error, Kept = Kept>,
+    {
+        match self.spare.as_ref().map(|(kept, _)| P::take_over(kept)) {
+            Some(Err(reason)) => self.lost(next, reason),
+            _ => Poll::Pending,
+        }
+    }
+
+    fn lost<Req, T>(&mut self, next: &mut Option<Next<Req>>, reason: NotRetried) -> Poll<Result<T, BoxError>>
+    where
+        S: Service<Req>,
+        P: Drive<Req, S::Response, S::Error, Kept = Kept>,
+    {
+        let Some(known) = next.as_mut().and_then(|next| next.known.take()) else {
+            return Poll::Pending;
+        };
+        *next = None;
+        self.record(Stop::new(self.policy.name(), reason));
+        self.finish(Err(known))
+    }
+
     fn is_too_late(&self) -> bool {
         self.scope.remaining().is_some_and(|left| left.is_zero())
     }
@@ -382,6 +432,8 @@ impl<S, P, A, Kept> Loop<S, P, A, Kept> {
 
     #[inline]
     fn finish<T>(&mut self, outcome: Result<T, BoxError>) -> Poll<Result<T, BoxError>> {
+        // Nothing follows: what was kept of the body is of no use any more.
+        self.spare = None;
         Poll::Ready(self.scope.finish(outcome))
     }
 }
@@ -505,7 +557,11 @@ where
                         .is_some_and(|pause| pause.poll(cx).is_pending())
                     {
                         *waited = true;
-                        return Poll::Pending;
+                        let lost = retries.poll_lost(next, cx);
+                        if lost.is_ready() {
+                            this.state.set(State::Done);
+                        }
+                        return lost;
                     }
                     let (waited, Some(next)) = (*waited, next.take()) else {
                         return polled_again();
@@ -524,6 +580,10 @@ where
                 }
                 StateProj::Readying { next } => {
                     ready!(retries.poll_ready(cx))?;
+                    if let Poll::Ready(lost) = retries.take_over(next) {
+                        this.state.set(State::Done);
+                        return Poll::Ready(lost);
+                    }
                     let attempt = next.take().and_then(|next| retries.start_next(next));
                     let Some(attempt) = attempt else {
                         return polled_again();

@@ -22,10 +22,67 @@
 //! instance. The presets that reproduce a library have its rule, and say where it is laxer.
 //!
 //! Never sent again are calls that a layer on this side rejected (an open circuit, a full bulkhead), those for which
-//! no endpoint was found, requests with a body that cannot be copied, and retries that the
+//! no endpoint was found, requests with a [body](#bodies) that cannot be sent again, and retries that the
 //! [budget](crate::call::RetryBudget) refuses or the deadline leaves no time for. In all these cases the error or
 //! the answer of the last attempt is returned as it is, at once; its [trail](crate::call::Trail) says why nothing
 //! followed.
+//!
+//! # Bodies
+//!
+//! The first attempt sends the body that it was given; it never fails because no copy of it could be made. What a
+//! further one sends depends on the body:
+//!
+//! | body | a further attempt sends | if it does not, the trail says |
+//! | --- | --- | --- |
+//! | one that is `Clone`, such as `Full<Bytes>` | a clone | |
+//! | a stream in a [`ReplayBody`](crate::call::ReplayBody), unread so far | all of it, whatever its size | |
+//! | one that was read up to the cap (64 KiB) | what was read, and then the rest | |
+//! | one that was read beyond the cap | | [`BodyBeyondCap`](crate::call::NotRetried::BodyBeyondCap) |
+//! | one that failed while it was read | | [`BodyNotRepeatable`](crate::call::NotRetried::BodyNotRepeatable) |
+//! | one in an [`OnceBody`](crate::call::OnceBody) | | [`BodyNotRepeatable`](crate::call::NotRetried::BodyNotRepeatable) |
+//!
+//! Trailers are sent again as well, and the length is that of the whole body. Where no retry follows the caller gets
+//! the answer or the error of the attempt that was made, never one about a body that was too large. That holds while
+//! a retry waits for its time, too: if the upload of the attempt before, which its connection may still be sending,
+//! goes beyond the cap, the retry is given up and the error that is known is returned at once.
+//!
+//! A policy of your own can read the body of an error before it decides: where a `StatusErrorClassifier` is below,
+//! [`FailedAttempt::error`] is a [`StatusError`](crate::call::StatusError) with the beginning of the body, and with all
+//! of a body up to the classifier's bound. It is the same error that the caller gets in the end.
+//!
+//! ```
+//! use std::time::Duration;
+//! use tower_outbound::{
+//!     call::{NotRetried, RetryTo, Semantics, StatusError},
+//!     retry::{Again, FailedAttempt, RetryPolicy},
+//! };
+//!
+//! /// Tries twice, and pauses for the seconds with which the body of the error begins.
+//! #[derive(Debug, Clone)]
+//! struct AsTheBodySays;
+//!
+//! impl RetryPolicy for AsTheBodySays {
+//!     fn name(&self) -> &'static str {
+//!         "AsTheBodySays"
+//!     }
+//!
+//!     fn may_retry(&self, semantics: Semantics) -> bool {
+//!         semantics.is_safe()
+//!     }
+//!
+//!     fn again(&self, failed: &FailedAttempt<'_>) -> Result<Again, NotRetried> {
+//!         if failed.attempts() > 1 {
+//!             return Err(NotRetried::AttemptsUsedUp { limit: 2 });
+//!         }
+//!         let error = failed.error().ok_or(NotRetried::NotTransient)?;
+//!         let body = StatusError::of(error).map(|status| status.body().as_ref()).unwrap_or_default();
+//!         let digits = body.iter().take_while(|byte| byte.is_ascii_digit()).count();
+//!         let seconds = std::str::from_utf8(&body[..digits]).ok().and_then(|digits| digits.parse().ok());
+//!         let seconds = seconds.ok_or(NotRetried::NotTransient)?;
+//!         Ok(Again::new(RetryTo::Anywhere, Duration::from_secs(seconds)))
+//!     }
+//! }
+//! ```
 //!
 //! # Defaults
 //!
@@ -40,7 +97,8 @@
 //! # What it costs
 //!
 //! A flat copy of the request, a clone of the service below and a look at the clock for each call that could be
-//! retried; no allocation but that of the copy. A policy that never retries costs nothing.
+//! retried; no allocation but that of the copy. A policy that never retries costs nothing. What a
+//! [`ReplayBody`](crate::call::ReplayBody) adds stands there.
 //!
 //! An answer that is thrown away is read to its end first, if that takes no more than 8 KiB and 100 ms, so that its
 //! connection can be used again.

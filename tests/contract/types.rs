@@ -89,6 +89,8 @@ fn a_body_that_is_sent_but_not_shared_is_enough() {
     type Unshared = http_body_util::combinators::UnsyncBoxBody<bytes::Bytes, std::io::Error>;
     type Once = Request<tower_outbound::call::OnceBody<Unshared>>;
     service::<Nest<Probe>, Once>();
+    service::<Nest<Probe>, Request<tower_outbound::call::ReplayBody<Unshared>>>();
+    sent::<tower_outbound::call::KeptReplay<Unshared>>();
     sent::<UploadBody<Unshared>>();
     sent::<ReadBody<Unshared>>();
     sent::<CollectedBody<Unshared>>();

@@ -5,11 +5,15 @@ mod once;
 #[cfg(feature = "classify")]
 mod prefix;
 mod repeat;
+#[cfg(feature = "retry")]
+mod replay;
 #[cfg(feature = "timeout")]
 mod upload;
 
 #[cfg(feature = "classify")]
 pub(crate) use self::prefix::Prefix;
+#[cfg(feature = "retry")]
+pub use self::replay::{KeptReplay, ReplayBody};
 #[cfg(feature = "timeout")]
 pub use self::upload::UploadBody;
 #[cfg(feature = "timeout")]

@@ -8,12 +8,10 @@ use std::{
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use super::RepeatBody;
-
 pin_project! {
     /// Any body, as one that is sent at most once: a stream, or a body of another library that is not `Clone`.
     ///
-    /// A call with such a body is never retried; its trail says why.
+    /// A call with such a body is never retried; its trail says why. With `ReplayBody` in its place it can be.
     #[derive(Debug)]
     pub struct OnceBody<B> {
         #[pin]
@@ -30,12 +28,6 @@ impl<B> OnceBody<B> {
     /// The body inside.
     pub fn into_inner(self) -> B {
         self.body
-    }
-}
-
-impl<B> RepeatBody for OnceBody<B> {
-    fn repeat(&self) -> Option<Self> {
-        None
     }
 }
 
