@@ -125,6 +125,7 @@ mod entries;
 mod error;
 mod feign;
 mod hystrix;
+mod idle;
 mod keys;
 mod nest;
 mod release;
