@@ -121,6 +121,7 @@ mod entries;
 mod error;
 mod feign;
 mod hystrix;
+mod idle;
 mod keys;
 mod nest;
 mod release;

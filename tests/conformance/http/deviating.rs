@@ -159,3 +159,15 @@ fn attempts_are_booked_elsewhere_by_spring_retry_alone() {
     let answers = listening(json!({"do": "respond", "status": 200, "body": "ok"}));
     assert_eq!(of("ribbon", once, get(), answers), []);
 }
+
+#[test]
+fn an_early_close_is_of_a_type_of_its_own_in_apaches_client() {
+    let closed = |transport: &str| {
+        let config = json!({"transport": transport});
+        let step = json!({"do": "close_after_read"});
+        of("ribbon", config, post(), listening(step))
+    };
+    assert_eq!(closed("apache_httpclient"), [Deviation::JavaOnly]);
+    assert_eq!(closed("java_urlconnection"), []);
+    assert_eq!(closed("one_connection_per_attempt"), []);
+}

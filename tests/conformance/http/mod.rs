@@ -5,6 +5,31 @@
 //! The recording must be what the model tells of Java, in all that was recorded; what was played must be what the
 //! model tells with its switches as they are in this crate. The deviations of a case are the switches that change what
 //! the model tells. Where none does, what was played is held against the recording itself.
+//!
+//! What hangs on real time is handed to the model: when each call began, how long its work took beyond its waits, how
+//! long a pause up to a date was. A case is played again only for a reason that is shown and printed: the [machine was
+//! late](watch), or a few milliseconds fell to the other side of a tick of the circuit, which the model tells.
+//!
+//! # Narrower checks
+//!
+//! * With the transports of Java a broken connection has one name for three, and how often the JDK's client sends again
+//!   after a reset is a matter of chance: up to once for each attempt.
+//! * A pause up to a date with whole seconds is right within what is cut off; where it is above its cap it is exact.
+//! * Times of a recording may be 120 ms off, and a step from one attempt to the next 60 ms, as its machine was busy at times.
+//!
+//! # What it notices
+//!
+//! The layers were broken on purpose, one thing at a time. Cases named `random` are counted.
+//!
+//! | broken | cases that fail |
+//! | --- | --- |
+//! | pauses grow by 2.0 in place of 1.5 | 122: all with a pause of the retryer; 28 random |
+//! | Ribbon retries all idempotent methods as GET | `ribbon-` and `nest-` with HEAD, PUT or DELETE, a timeout, and no `ok_true`; 13 random |
+//! | volume `>=` made `>` | 44 of `nest`: `circuit-get-hystrix_timeout-x5`, `circuit-get-read_timeout-x8`, five of `lifecycle-`; 37 random |
+//! | sleep window inclusive | none: no real clock meets it to the millisecond; the level `hystrix` does |
+//!
+//! Of 2,988 recordings in which one value each was altered, 5 passed: where a name or a number is one of the narrower
+//! checks, and a flag that was not compared then.
 
 mod backend;
 mod compare;
