@@ -42,7 +42,7 @@ pub use self::{
     body::{DrainBody, OnceBody, RepeatBody},
     budget::{BudgetSlot, Earned, RetryBudget, RetryBudgetBuilder},
     config::{ConfigError, LONGEST},
-    endpoint::{Addressed, Eligibility, Endpoint, EndpointBuilder, HostHeader, Veto},
+    endpoint::{Addressed, Eligibility, Endpoint, EndpointBuilder, HostHeader, TlsName, Veto},
     fault::{
         CircuitOpen, CircuitState, ConnectTimedOut, ExecutionTimedOut, Fault, FaultError, FaultKind,
         NoEndpoint, NoTimeLeft, NotReady, ReadPhase, ReadTimedOut, Rejection, RequestBodyFailed, Sent,
