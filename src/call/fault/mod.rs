@@ -114,11 +114,29 @@ impl Fault {
 
     /// Reads the fault off an error, however deeply it is wrapped. Of a `BoxError` it is `Fault::of(&*error)`.
     ///
-    /// The whole chain of sources is walked, through the wrappers that hide a level (`io::Error`, `Arc`). Known
-    /// are the errors of this crate and io errors; hyper's and hyper-util's with the feature `hyper`, h2's with
-    /// the feature `http2`. What is not known is [`FaultKind::Other`] and [`Sent::Maybe`].
+    /// The whole chain of sources is walked, through the wrappers that hide a level (`io::Error`, `Box`, `Arc`; see
+    /// [`chain`]). What is not known is [`FaultKind::Other`] and [`Sent::Maybe`]. Known are:
+    ///
+    /// | errors of | with the feature |
+    /// | --- | --- |
+    /// | this crate, io, tokio's timeout | |
+    /// | hyper, hyper-util's client | `hyper` (on by default) |
+    /// | h2 | `http2` |
+    /// | tower's timeout, load shedding and buffer | `tower-errors` |
+    /// | reqwest | `reqwest` |
+    /// | tonic's channel, and its `Status` | `tonic` |
+    ///
+    /// A reqwest client follows redirects unless it is told not to, and its errors do not tell whether it did: a POST
+    /// may have been carried out by the server that answered 303. So a reqwest error by itself never proves
+    /// [`Sent::No`]; a `ReqwestClient`, which sends once, adds the proof.
     pub fn of(error: &(dyn Error + 'static)) -> Fault {
         read::fault(error)
+    }
+
+    /// The same of an error of a client that sends each request once, whatever others of its kind do.
+    #[cfg(feature = "reqwest")]
+    pub(crate) fn of_one_sending(error: &(dyn Error + 'static)) -> Fault {
+        read::fault_of_one_sending(error)
     }
 
     /// The same fault with this proof, or lack of it.

@@ -20,13 +20,11 @@ use tower::BoxError;
 use tower_service::Service;
 
 use super::{
-    builder::ClientBuilder,
-    counting::CountingConnector,
-    not_sent::NotSentFuture,
-    tls_names::{NoTlsNames, TlsNames},
+    builder::ClientBuilder, counting::CountingConnector, not_sent::NotSentFuture, tls_names::TlsNames,
 };
 use crate::{
     call::{Fault, FaultError, FaultKind, Sent, TlsName},
+    nest::no_tls_names,
     timeout::ConnectTimeout,
 };
 
@@ -91,10 +89,15 @@ where
             return Ok(self.plain.request(request));
         };
         let Some(names) = &self.tls_names else {
-            return Err(Box::new(NoTlsNames::new(name.clone())));
+            return Err(no_tls_names::refuse(name));
         };
-        let client = names.client(name)?;
-        Ok(client.request(request))
+        match names.client(name) {
+            Ok(client) => Ok(client.request(request)),
+            Err(error) => {
+                let fault = Fault::new(FaultKind::Connect, Sent::No);
+                Err(Box::new(FaultError::new(fault, error)))
+            }
+        }
     }
 }
 
@@ -155,10 +158,7 @@ impl Future for ClientFuture {
         match self.project().state.project() {
             StateProj::Sending { response } => response.poll(cx),
             StateProj::Refused { error } => match error.take() {
-                Some(error) => {
-                    let fault = Fault::new(FaultKind::Connect, Sent::No);
-                    Poll::Ready(Err(Box::new(FaultError::new(fault, error))))
-                }
+                Some(error) => Poll::Ready(Err(error)),
                 // Polled again after its end.
                 None => Poll::Pending,
             },

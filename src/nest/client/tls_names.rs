@@ -4,7 +4,7 @@
 //! different names must not share a connection, and a connector does not see the request that it connects for. So
 //! each name has a client, with a pool, of its own.
 
-use std::{error::Error, fmt, sync::Arc};
+use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use http_body::Body;
@@ -89,28 +89,3 @@ impl<C, B> Clone for Named<C, B> {
         }
     }
 }
-
-/// The request is for a server that is to be verified by a name of its own, and the client has no way to do that.
-#[derive(Debug)]
-pub(super) struct NoTlsNames {
-    name: TlsName,
-}
-
-impl NoTlsNames {
-    pub(super) fn new(name: TlsName) -> Self {
-        NoTlsNames { name }
-    }
-}
-
-impl fmt::Display for NoTlsNames {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "Client: the endpoint is to be verified by the TLS name {:?}, and the connector of this client cannot be \
-             told so; build the client with build_tls()",
-            self.name.as_str()
-        )
-    }
-}
-
-impl Error for NoTlsNames {}
