@@ -95,6 +95,25 @@ pub enum FaultKind {
 /// assert_eq!(fault.kind(), FaultKind::ConnectRefused);
 /// assert_eq!(fault.sent(), Sent::No);
 /// ```
+///
+/// # What happens, and what it is read as
+///
+/// Measured on sockets, with the `Client` of this crate below a `ReadTimeout`. The tests check each line of this
+/// table, without TLS and over it:
+///
+#[doc = include_str!("matrix.md")]
+///
+/// `No` stands on proof alone, which is one of these:
+///
+/// - The connection did not come about, or broke before it was given the request.
+/// - hyper hands a request back, as canceled, that it has not begun to write.
+/// - The server says that it did not act: REFUSED_STREAM, or a GOAWAY that names an earlier stream as its last (RFC
+///   9113, section 8.7). The reason of a GOAWAY does not matter.
+/// - The connection counts what it writes, and has written nothing since the attempt began. That needs the `Client` of
+///   this crate, or two lines for another hyper-util client: `nest::client::CountingConnector` and `NotSentLayer`.
+///
+/// A connection that is closed without an answer ("incomplete message") proves nothing: the server may have read, and
+/// done, everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fault {
     kind: FaultKind,

@@ -66,7 +66,7 @@ impl Reading {
     fn h2(&mut self, error: &h2::Error) -> Option<Fault> {
         if let Some(error) = error.get_io() {
             self.kind = FaultKind::Reset;
-            self.io(error.kind());
+            self.io(error);
             return None;
         }
         let refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);

@@ -92,7 +92,7 @@ impl Reading {
             return Some(fault);
         }
         if let Some(error) = level.downcast_ref::<io::Error>() {
-            self.io(error.kind());
+            self.io(error);
             return None;
         }
         #[cfg(feature = "hyper")]
@@ -102,9 +102,9 @@ impl Reading {
         self.foreign(level)
     }
 
-    fn io(&mut self, kind: io::ErrorKind) {
+    fn io(&mut self, error: &io::Error) {
         use io::ErrorKind as Io;
-        match kind {
+        match error.kind() {
             // Only connecting can be refused.
             Io::ConnectionRefused => {
                 self.kind = FaultKind::ConnectRefused;
@@ -115,6 +115,8 @@ impl Reading {
             Io::HostUnreachable | Io::NetworkUnreachable | Io::AddrNotAvailable => {
                 self.kind = FaultKind::Connect;
             }
+            // What h2 says of streams whose connection has come to its end; the system's has a code.
+            Io::BrokenPipe if error.raw_os_error().is_none() => self.kind = FaultKind::Closed,
             Io::ConnectionReset | Io::ConnectionAborted | Io::BrokenPipe | Io::NotConnected => {
                 self.kind = FaultKind::Reset;
             }
@@ -216,7 +218,7 @@ mod tests {
                 Sent::No,
             ),
             (io::ErrorKind::ConnectionReset, FaultKind::Reset, Sent::Maybe),
-            (io::ErrorKind::BrokenPipe, FaultKind::Reset, Sent::Maybe),
+            (io::ErrorKind::BrokenPipe, FaultKind::Closed, Sent::Maybe),
             (io::ErrorKind::UnexpectedEof, FaultKind::Closed, Sent::Maybe),
             (
                 io::ErrorKind::TimedOut,
