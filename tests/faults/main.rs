@@ -10,9 +10,13 @@
 #![allow(dead_code, unreachable_pub, reason = "shared with the same tests over TLS")]
 #![allow(clippy::disallowed_types, reason = "the lock is not on the path of a call")]
 
+#[path = "../../examples/support/backends.rs"]
+mod backends;
+mod foreign;
 mod matrix;
 mod proof;
 mod server;
+mod stack;
 
 use server::Transport;
 

@@ -135,7 +135,7 @@ impl Case {
             "a new connection is closed before it is used" => self.unused([Close]).await,
             "a new connection is reset before it is used" => self.unused([Reset]).await,
             "the connection is closed after the request" => self.only([Read, Close]).await,
-            "the connection is reset after the request" => self.only([Read, Reset]).await,
+            "the connection is reset after the request" => self.settled([Read, Wait, Reset]).await,
             "the connection is closed within the head" => {
                 self.only([Read, Raw(b"HTTP/1.1 200 OK\r\nconte"), Close]).await
             }
@@ -240,6 +240,16 @@ impl Case {
     async fn only<const N: usize>(&self, script: [Act; N]) -> String {
         let server = self.server([script]);
         self.outcome(server.address).await
+    }
+
+    /// The same, where the client has nothing more to write when the server goes on.
+    async fn settled<const N: usize>(&self, script: [Act; N]) -> String {
+        let server = self.server([script]);
+        let then = async {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            server.go_on();
+        };
+        tokio::join!(self.outcome(server.address), then).0
     }
 
     /// The same, where the client has the head before the server goes on.

@@ -81,7 +81,7 @@ pub enum Act {
 /// It runs on a thread of its own, and ends when it is dropped.
 pub struct Server {
     pub address: SocketAddr,
-    signals: std::sync::mpsc::Receiver<()>,
+    signals: std::sync::Mutex<std::sync::mpsc::Receiver<()>>,
     go: mpsc::UnboundedSender<()>,
     _alive: oneshot::Sender<()>,
 }
@@ -127,7 +127,7 @@ impl Server {
         });
         Server {
             address,
-            signals,
+            signals: signals.into(),
             go,
             _alive: alive,
         }
@@ -135,7 +135,7 @@ impl Server {
 
     /// Blocks until a connection has come to its next [`Act::Signal`].
     pub fn signal(&self) {
-        self.signals.recv().unwrap();
+        self.signals.lock().unwrap().recv().unwrap();
     }
 
     /// Lets a connection go on after its [`Act::Wait`].
