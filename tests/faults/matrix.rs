@@ -35,7 +35,7 @@ use tower_outbound::{
 
 use crate::server::{
     Act::{self, Answer, Close, GoAway, HalfAnswer, Raw, Read, Reset, ResetStream, Signal, Stall, Wait},
-    BoxSocket, Handshake, Protocol, Server, Transport,
+    BoxSocket, GoOn, Handshake, Protocol, Server, Transport,
 };
 
 /// The table: the one that the docs show.
@@ -132,8 +132,8 @@ impl Case {
                 let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
                 self.outcome(listener.local_addr().unwrap()).await
             }
-            "a new connection is closed before it is used" => self.unused([Close]).await,
-            "a new connection is reset before it is used" => self.unused([Reset]).await,
+            "a new connection is closed before it is used" => self.unused([Wait, Close]).await,
+            "a new connection is reset before it is used" => self.unused([Wait, Reset]).await,
             "the connection is closed after the request" => self.only([Read, Close]).await,
             "the connection is reset after the request" => self.settled([Read, Wait, Reset]).await,
             "the connection is closed within the head" => {
@@ -157,27 +157,27 @@ impl Case {
                 let body = StreamBody::new(begun.chain(broken));
                 let request = Request::post(self.uri(server.address));
                 let request = request.body(BodyExt::boxed(body)).unwrap();
-                outcome(self.stack(false).oneshot(request).await).await
+                outcome(self.stack(None).oneshot(request).await).await
             }
             "an idle connection is closed, which is noticed" => {
                 let mut server = self.server([vec![Read, Answer, Wait, Close, Signal], vec![Read, Answer]]);
-                let stack = self.used(&mut server, self.stack(false)).await;
+                let stack = self.used(&mut server, self.stack(None)).await;
                 // Until the client has heard of it.
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 outcome(stack.oneshot(self.get(server.address)).await).await
             }
             "an idle connection is closed, and the request written into it" => {
-                self.reused(self.stack(false), [Read, Answer, Wait, Close, Signal])
+                self.reused(self.stack(None), [Read, Answer, Wait, Close, Signal])
                     .await
             }
             "an idle connection is reset before the request is written" => {
-                self.reused(self.stack(false), [Read, Answer, Wait, Reset]).await
+                self.reused(self.stack(None), [Read, Answer, Wait, Reset]).await
             }
             "the same without a counting connection" => {
                 let mut client = legacy::Client::builder(TokioExecutor::new());
                 client.retry_canceled_requests(false);
                 client.http2_only(self.protocol == Protocol::Http2);
-                let client = client.build::<_, UploadBody<Body>>(self.dialer(false));
+                let client = client.build::<_, UploadBody<Body>>(self.dialer(None));
                 let stack = ReadTimeoutLayer::new(LIMIT).unwrap().layer(client);
                 self.reused(BoxCloneSyncService::new(stack), [Read, Answer, Wait, Reset])
                     .await
@@ -216,11 +216,11 @@ impl Case {
         Request::get(self.uri(authority)).body(body).unwrap()
     }
 
-    fn dialer(&self, until_news: bool) -> Dialer {
+    fn dialer(&self, until_news: Option<GoOn>) -> Dialer {
         Dialer::new(&self.transport, until_news)
     }
 
-    fn stack(&self, until_news: bool) -> Stack {
+    fn stack(&self, until_news: Option<GoOn>) -> Stack {
         let mut client: ClientBuilder = Client::builder().connect_limit(LIMIT);
         if self.protocol == Protocol::Http2 {
             client = client.http2_only();
@@ -233,7 +233,7 @@ impl Case {
 
     /// What becomes of a request to this address.
     async fn outcome(&self, authority: impl std::fmt::Display) -> String {
-        outcome(self.stack(false).oneshot(self.get(authority)).await).await
+        outcome(self.stack(None).oneshot(self.get(authority)).await).await
     }
 
     /// What becomes of a request to a server that does this.
@@ -255,7 +255,7 @@ impl Case {
     /// The same, where the client has the head before the server goes on.
     async fn signalled<const N: usize>(&self, script: [Act; N]) -> String {
         let server = self.server([script]);
-        let response = self.stack(false).oneshot(self.get(server.address)).await;
+        let response = self.stack(None).oneshot(self.get(server.address)).await;
         server.go_on();
         outcome(response).await
     }
@@ -263,7 +263,12 @@ impl Case {
     /// The same, where the client gets its connection when the news of its end is there.
     async fn unused<const N: usize>(&self, script: [Act; N]) -> String {
         let server = self.server([script]);
-        outcome(self.stack(true).oneshot(self.get(server.address)).await).await
+        outcome(
+            self.stack(Some(server.go()))
+                .oneshot(self.get(server.address))
+                .await,
+        )
+        .await
     }
 
     /// The stack after a call that was answered, and the connection after what the script does then.
@@ -308,12 +313,13 @@ fn chain(error: &(dyn Error + 'static)) -> String {
 pub struct Dialer {
     tcp: HttpConnector<Nowhere>,
     handshake: Handshake,
-    until_news: bool,
+    until_news: Option<GoOn>,
 }
 
 impl Dialer {
-    /// `until_news`: a connection is handed over when there is something to be read from it, be it its end.
-    pub fn new(transport: &Transport, until_news: bool) -> Self {
+    /// `until_news`: the server goes on when there is a connection, which is handed over when there is something to be
+    /// read from it, be it its end.
+    pub fn new(transport: &Transport, until_news: Option<GoOn>) -> Self {
         let mut tcp = HttpConnector::new_with_resolver(Nowhere);
         tcp.enforce_http(false);
         Dialer {
@@ -334,11 +340,15 @@ impl Service<Uri> for Dialer {
     }
 
     fn call(&mut self, target: Uri) -> Self::Future {
-        let (connect, handshake, until_news) =
-            (self.tcp.call(target), self.handshake.clone(), self.until_news);
+        let (connect, handshake, until_news) = (
+            self.tcp.call(target),
+            self.handshake.clone(),
+            self.until_news.clone(),
+        );
         Box::pin(async move {
             let socket = handshake(connect.await?.into_inner()).await?;
-            if until_news {
+            if let Some(server) = until_news {
+                let _ = server.send(());
                 socket.tcp().readable().await?;
             }
             Ok(TokioIo::new(Dialed(socket)))

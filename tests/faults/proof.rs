@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashSet,
+    convert::Infallible,
     io,
     sync::{
         Arc, Mutex, PoisonError,
@@ -11,9 +12,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures_util::future::join_all;
+use futures_util::{future::join_all, stream};
 use http::Request;
-use http_body_util::{BodyExt, Full};
+use http_body::Frame;
+use http_body_util::{BodyExt, Full, StreamBody, combinators::BoxBody};
 use hyper_util::rt::TokioIo;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -120,19 +122,29 @@ fn a_connection_that_another_call_gives_back_while_this_one_connects_proves_as_m
                 .map(TokioIo::new)
         })
     });
-    let client = Client::builder().build::<_, Full<Bytes>>(connector).unwrap();
+    let client = Client::builder()
+        .build::<_, BoxBody<Bytes, Infallible>>(connector)
+        .unwrap();
+    let request = |path, body| post(server.address, path).map(|_| body);
+    // The first call writes once more when the second has begun.
+    let later = stream::once(async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        Ok(Frame::data(Bytes::from_static(b"body")))
+    });
+    let first = request("first", StreamBody::new(later).boxed());
+    let second = request("second", Full::default().boxed());
     let second = run(async {
         let (caller, other) = (client.clone(), server.clone());
         let first = tokio::spawn(async move {
-            let response = caller.oneshot(post(other.address, "first")).await.unwrap();
+            let response = caller.oneshot(first).await.unwrap();
             response.collect().await.unwrap();
             // The connection is not back in the pool yet, and the second call gets it when it is.
             other.go_on();
             other.signal();
         });
         tokio::time::sleep(Duration::from_millis(50)).await;
-        let second = tokio::spawn(client.clone().oneshot(post(server.address, "second")));
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        let second = tokio::spawn(client.clone().oneshot(second));
+        tokio::time::sleep(Duration::from_millis(100)).await;
         server.go_on();
         first.await.unwrap();
         second.await.unwrap()

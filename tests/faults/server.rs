@@ -78,11 +78,13 @@ pub enum Act {
     Wait,
 }
 
+pub type GoOn = mpsc::UnboundedSender<()>;
+
 /// It runs on a thread of its own, and ends when it is dropped.
 pub struct Server {
     pub address: SocketAddr,
     signals: std::sync::Mutex<std::sync::mpsc::Receiver<()>>,
-    go: mpsc::UnboundedSender<()>,
+    go: GoOn,
     _alive: oneshot::Sender<()>,
 }
 
@@ -141,6 +143,11 @@ impl Server {
     /// Lets a connection go on after its [`Act::Wait`].
     pub fn go_on(&self) {
         self.go.send(()).unwrap();
+    }
+
+    /// What lets it.
+    pub fn go(&self) -> GoOn {
+        self.go.clone()
     }
 }
 
