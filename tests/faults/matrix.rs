@@ -340,13 +340,14 @@ impl Service<Uri> for Dialer {
     }
 
     fn call(&mut self, target: Uri) -> Self::Future {
+        let host = target.host().unwrap_or_default().to_owned();
         let (connect, handshake, until_news) = (
             self.tcp.call(target),
             self.handshake.clone(),
             self.until_news.clone(),
         );
         Box::pin(async move {
-            let socket = handshake(connect.await?.into_inner()).await?;
+            let socket = handshake(host, connect.await?.into_inner()).await?;
             if let Some(server) = until_news {
                 let _ = server.send(());
                 socket.tcp().readable().await?;

@@ -23,8 +23,10 @@ impl Socket for TcpStream {
 
 pub type BoxSocket = Box<dyn Socket>;
 
-pub type Handshake =
-    Arc<dyn Fn(TcpStream) -> Pin<Box<dyn Future<Output = io::Result<BoxSocket>> + Send>> + Send + Sync>;
+/// From the host that was dialed, and the connection to it.
+pub type Handshake = Arc<
+    dyn Fn(String, TcpStream) -> Pin<Box<dyn Future<Output = io::Result<BoxSocket>> + Send>> + Send + Sync,
+>;
 
 /// What lies between TCP and HTTP, on either side.
 #[derive(Clone)]
@@ -36,7 +38,7 @@ pub struct Transport {
 
 impl Transport {
     pub fn cleartext() -> Self {
-        let as_it_is: Handshake = Arc::new(|tcp| Box::pin(async { Ok(Box::new(tcp) as BoxSocket) }));
+        let as_it_is: Handshake = Arc::new(|_, tcp| Box::pin(async { Ok(Box::new(tcp) as BoxSocket) }));
         Transport {
             scheme: "http",
             client: as_it_is.clone(),
@@ -112,7 +114,7 @@ impl Server {
                 let (handshake, signal, going) = (handshake.clone(), signal.clone(), going.clone());
                 connections.spawn(async move {
                     // A client that does not like the certificate is one that ends here.
-                    if let Ok(socket) = handshake(tcp).await {
+                    if let Ok(socket) = handshake(String::new(), tcp).await {
                         let connection = Connection::new(socket, protocol);
                         let _ = connection.follow(script, signal, going).await;
                     }
