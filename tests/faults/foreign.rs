@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
-use tower_outbound::call::{BoxError, Fault, FaultKind, Rejection, Sent};
+use tower_outbound::call::{BoxError, Fault, FaultError, FaultKind, Rejection, Sent};
 
 const LIMIT: Duration = Duration::from_millis(200);
 
@@ -22,6 +22,20 @@ async fn limits_of_tower_and_of_tokio_are_limits_on_the_whole_of_what_is_inside(
     assert_eq!(fault(stack.oneshot(()).await.unwrap_err()), limit);
     let elapsed = tokio::time::timeout(LIMIT, never(())).await.unwrap_err();
     assert_eq!(fault(elapsed), limit);
+}
+
+#[tokio::test]
+async fn axums_errors_and_boxes_around_known_types_hide_nothing() {
+    use std::{io, sync::Arc};
+
+    let refused = || io::Error::from(io::ErrorKind::ConnectionRefused);
+    let unsent = Fault::new(FaultKind::ConnectRefused, Sent::No);
+    assert_eq!(fault(axum_core::Error::new(refused())), unsent);
+    let nested: BoxError = Box::new(axum_core::Error::new(axum_core::Error::new(Box::new(refused()))));
+    assert_eq!(fault(nested), unsent);
+    assert_eq!(fault(Arc::new(refused())), unsent);
+    let proved = FaultError::new(unsent, "no matter what");
+    assert_eq!(fault(axum_core::Error::new(Arc::new(proved))), unsent);
 }
 
 #[tokio::test]

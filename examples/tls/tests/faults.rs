@@ -1,6 +1,7 @@
 //! The table in the docs of `Fault`, over TLS.
 
 #![allow(dead_code, unreachable_pub, reason = "shared with the same tests without TLS")]
+#![allow(clippy::disallowed_types, reason = "the lock is not on the path of a call")]
 
 #[path = "../../../tests/faults/matrix.rs"]
 mod matrix;

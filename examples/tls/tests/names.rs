@@ -152,7 +152,10 @@ async fn calls_at_once_to_two_names_at_one_address_each_see_their_own() {
             .all(|status| *status == StatusCode::OK)
     );
     let seen = all(&mut seen);
-    let of = |name| seen.iter().filter(move |seen| seen.tls_name.as_deref() == Some(name));
+    let of = |name| {
+        seen.iter()
+            .filter(move |seen| seen.tls_name.as_deref() == Some(name))
+    };
     assert_eq!((of("a.example").count(), of("b.example").count()), (EACH, EACH));
     assert!(of("a.example").all(|a| of("b.example").all(|b| a.connection != b.connection)));
 }

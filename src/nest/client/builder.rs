@@ -143,6 +143,8 @@ impl ClientBuilder {
     /// })?;
     /// ```
     ///
+    /// `examples/tls` in the repository is a whole program.
+    ///
     /// # Errors
     ///
     /// If a limit is zero, or longer than ten years, or if there is no connector for servers without a name.
