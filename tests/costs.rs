@@ -29,7 +29,7 @@ use tower_outbound::{
     breaker::{Breaker, CircuitBreaker, CircuitBreakerLayer, Force},
     call::{BoxError, Endpoints, HostHeader, OutboundRequest, Semantics},
     classify::{StatusErrorClassifier, StatusErrorClassifierLayer, StatusPolicy},
-    nest::NestBuilder,
+    nest::{NestBuilder, client::NotSentLayer},
     observe::{RecordTrail, RecordTrailLayer},
     retry::{Backoff, BackoffRetry, BackoffRetryLayer, Idempotent, IdempotentRetry, IdempotentRetryLayer},
     timeout::{
@@ -283,6 +283,7 @@ fn a_layer_allocates_nothing_over_a_service_that_answers_at_once() {
         ("LoadBalance", allocations(balance(AT_ONCE), || get(8))),
         ("CircuitBreaker", allocations(breaker(AT_ONCE), || get(8))),
         ("RecordTrail", allocations(trail(AT_ONCE), || get(8))),
+        ("NotSent", allocations(NotSentLayer.layer(AT_ONCE), || get(8))),
         (
             "BackoffRetry of a type of one's own",
             allocations(backoff(AT_ONCE), || Ping),

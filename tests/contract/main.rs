@@ -45,6 +45,7 @@ contract! {
     load_balance: OfLoadBalance [LoadBalanceLayer];
     circuit_breaker: OfCircuitBreaker [CircuitBreakerLayer];
     record_trail: OfRecordTrail [RecordTrailLayer];
+    not_sent: OfNotSent [NotSentLayer];
     breaker_over_execution_timeout: BreakerOverExecution [CircuitBreakerLayer ExecutionTimeoutLayer];
     execution_timeout_over_backoff: ExecutionOverBackoff [ExecutionTimeoutLayer BackoffRetryLayer];
     backoff_over_classifier: BackoffOverClassifier [BackoffRetryLayer StatusErrorClassifierLayer];

@@ -12,6 +12,7 @@ use tower_outbound::{
     breaker::{Breaker, CircuitBreakerLayer, Force},
     call::{CircuitState, Endpoint, Endpoints, RetryBudget, StatusSet, UploadBody, Verdict, scope},
     classify::{StatusErrorClassifierLayer, StatusPolicy},
+    nest::client::NotSentLayer,
     observe::RecordTrailLayer,
     retry::{Backoff, BackoffRetryLayer, Idempotent, IdempotentRetryLayer, Jitter, RetryLayer},
     timeout::{ConnectTimeoutLayer, ExecutionTimeoutLayer, ReadTimeoutLayer},
@@ -94,6 +95,7 @@ subjects! {
         Setup::new(CircuitBreakerLayer::new(breaker.clone()).layer(inner)).breaks(breaker)
     };
     OfRecordTrail: Get => Get, Can::ONCE, |inner| Setup::new(RecordTrailLayer::new().layer(inner));
+    OfNotSent: Get => Get, Can::ONCE, |inner| Setup::new(NotSentLayer.layer(inner));
     BreakerOverExecution: Get => Get, Can::ONCE, |inner| {
         let breaker = breaker();
         let layers = ServiceBuilder::new().circuit_breaker(breaker.clone()).layer(execution());

@@ -11,10 +11,13 @@ use tower_outbound::{
     call::{
         BudgetSlot, CallFailed, CircuitOpen, ConfigError, ConnectTimedOut, Endpoint, Endpoints,
         ExecutionTimedOut, FaultError, NoEndpoint, NoTimeLeft, NotReady, ReadTimedOut, RetryBudget,
-        StatusError, UploadBody,
+        StatusError, TlsName, UploadBody,
     },
     classify::{StatusErrorClassifier, StatusErrorClassifierLayer, StatusPolicy},
-    nest::{NestBuilder, NestHandle, Plan},
+    nest::{
+        NestBuilder, NestHandle, Plan,
+        client::{NotSent, NotSentLayer},
+    },
     observe::{RecordTrail, RecordTrailLayer},
     retry::{Backoff, BackoffRetry, BackoffRetryLayer, Idempotent, IdempotentRetry, IdempotentRetryLayer},
     timeout::{
@@ -54,6 +57,7 @@ fn services_and_their_futures_go_to_other_threads_if_those_below_do() {
     service::<LoadBalance<Probe>, Get>();
     service::<CircuitBreaker<Probe>, Get>();
     service::<RecordTrail<Probe>, Get>();
+    service::<NotSent<Probe>, Get>();
     service::<Nest<Probe>, Get>();
 }
 
@@ -77,6 +81,8 @@ fn layers_handles_and_settings_are_kept_where_all_tasks_see_them() {
     shared::<LoadBalanceLayer>();
     shared::<CircuitBreakerLayer>();
     shared::<RecordTrailLayer>();
+    shared::<NotSentLayer>();
+    shared::<TlsName>();
     shared::<BalanceHandle>();
     shared::<Breaker>();
     shared::<Endpoint>();

@@ -16,7 +16,6 @@ use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use pin_project_lite::pin_project;
 use tokio::time::Instant;
-use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::call::connecting;
@@ -131,18 +130,6 @@ impl<T: Read> Read for Counting<T> {
 impl<T: Connection> Connection for Counting<T> {
     fn connected(&self) -> Connected {
         self.io.connected().extra(self.writes.clone())
-    }
-}
-
-/// Puts a [`CountingConnector`] around a connector.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct CountingConnectorLayer;
-
-impl<C> Layer<C> for CountingConnectorLayer {
-    type Service = CountingConnector<C>;
-
-    fn layer(&self, inner: C) -> CountingConnector<C> {
-        CountingConnector::new(inner)
     }
 }
 

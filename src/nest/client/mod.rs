@@ -44,7 +44,7 @@ mod tls_names;
 
 pub use self::{
     builder::ClientBuilder,
-    counting::{Counting, CountingConnector, CountingConnectorFuture, CountingConnectorLayer, Writes},
+    counting::{Counting, CountingConnector, CountingConnectorFuture, Writes},
     not_sent::{NotSent, NotSentFuture, NotSentLayer},
     service::{Client, ClientFuture, HttpClient},
 };
