@@ -34,6 +34,7 @@ use tower_outbound::{
     fallback::{Fallback, FallbackLayer},
     nest::{
         NestBuilder,
+        client::NotSentLayer,
         spring::{self, SpringConfig},
     },
     observe::{RecordTrail, RecordTrailLayer},
@@ -323,6 +324,7 @@ fn a_layer_allocates_nothing_over_a_service_that_answers_at_once() {
             allocations(as_hystrix(HystrixRelease::V1_5_18), || get(8)),
         ),
         ("RecordTrail", allocations(trail(AT_ONCE), || get(8))),
+        ("NotSent", allocations(NotSentLayer.layer(AT_ONCE), || get(8))),
         (
             "BackoffRetry of a type of one's own",
             allocations(backoff(AT_ONCE), || Ping),

@@ -49,7 +49,7 @@ pub use self::{
     body::{DrainBody, OnceBody, RepeatBody},
     budget::{BudgetSlot, Earned, RetryBudget, RetryBudgetBuilder},
     config::{ConfigError, LONGEST},
-    endpoint::{Addressed, Eligibility, Endpoint, EndpointBuilder, HostHeader, Veto},
+    endpoint::{Addressed, Eligibility, Endpoint, EndpointBuilder, HostHeader, TlsName, Veto},
     fault::{
         AnswerBodyFailed, AnswerTooLarge, BulkheadFull, CircuitOpen, CircuitState, ConnectTimedOut,
         ExecutionTimedOut, FallbackFailed, FallbackRejected, Fault, FaultError, FaultKind, NoEndpoint,

@@ -251,18 +251,7 @@ impl<R: Rule> NestBuilder<R> {
     /// Builds the nest over this client: any `Service<http::Request<UploadBody<B>>>` that answers with
     /// `http::Response`. The body is wrapped, so that an upload ends with its call.
     ///
-    /// reqwest has types of its own for both, so it takes a few lines:
-    ///
-    /// ```text
-    /// let client = reqwest::Client::builder().retry(reqwest::retry::never()).build()?;
-    /// let client = tower::service_fn(move |request: http::Request<UploadBody<Full<Bytes>>>| {
-    ///     let client = client.clone();
-    ///     async move {
-    ///         let request = request.map(reqwest::Body::wrap).try_into()?;
-    ///         Ok::<_, BoxError>(http::Response::<reqwest::Body>::from(client.execute(request).await?))
-    ///     }
-    /// });
-    /// ```
+    /// For reqwest there is `ReqwestClient`, with the feature `reqwest`.
     ///
     /// # Errors
     ///

@@ -11,8 +11,12 @@ mod builder;
 #[cfg_attr(docsrs, doc(cfg(feature = "client")))]
 pub mod client;
 mod ext;
+#[cfg(any(feature = "client", feature = "reqwest"))]
+mod no_tls_names;
 #[cfg(feature = "nest")]
 mod plan;
+#[cfg(feature = "reqwest")]
+mod reqwest;
 #[cfg(feature = "nest")]
 mod service;
 #[cfg(feature = "nest")]
@@ -22,6 +26,9 @@ mod settings;
 pub mod spring;
 
 pub use self::ext::{CallsExt, ServiceBuilderExt};
+#[cfg(feature = "reqwest")]
+#[cfg_attr(docsrs, doc(cfg(feature = "reqwest")))]
+pub use self::reqwest::{ReqwestClient, ReqwestClientFuture};
 #[cfg(all(feature = "nest", feature = "client"))]
 #[cfg_attr(docsrs, doc(cfg(all(feature = "nest", feature = "client"))))]
 pub use self::service::HttpNest;

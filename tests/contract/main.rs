@@ -48,6 +48,7 @@ contract! {
     fallback: OfFallback [FallbackLayer];
     collect_body: OfCollectBody [CollectBodyLayer];
     record_trail: OfRecordTrail [RecordTrailLayer];
+    not_sent: OfNotSent [NotSentLayer];
     fallback_over_breaker: FallbackOverBreaker [FallbackLayer CircuitBreakerLayer];
     breaker_over_execution_timeout: BreakerOverExecution [CircuitBreakerLayer ExecutionTimeoutLayer];
     bulkhead_with_a_line: BulkheadWithALine [];

@@ -18,7 +18,10 @@ use tower_outbound::{
     classify::{StatusErrorClassifierLayer, StatusPolicy},
     collect::CollectBodyLayer,
     fallback::FallbackLayer,
-    nest::spring::{self, Limits, Retryer, SpringConfig},
+    nest::{
+        client::NotSentLayer,
+        spring::{self, Limits, Retryer, SpringConfig},
+    },
     observe::RecordTrailLayer,
     retry::{Backoff, BackoffRetryLayer, Idempotent, IdempotentRetryLayer, Jitter, RetryLayer},
     timeout::{ConnectTimeoutLayer, ExecutionTimeoutLayer, ReadTimeoutLayer},
@@ -144,6 +147,7 @@ subjects! {
         Setup::new(layers.service(inner)).spends(budget)
     };
     OfRecordTrail: Get => Get, Can::ONCE, |inner| Setup::new(RecordTrailLayer::new().layer(inner));
+    OfNotSent: Get => Get, Can::ONCE, |inner| Setup::new(NotSentLayer.layer(inner));
     BreakerOverExecution: Get => Get, Can::ONCE, |inner| {
         let breaker = breaker();
         let layers = ServiceBuilder::new().circuit_breaker(breaker.clone()).layer(execution());

@@ -13,13 +13,14 @@ use tower_outbound::{
         AnswerBodyFailed, AnswerTooLarge, BoxError, BudgetSlot, BulkheadFull, CallFailed, CircuitOpen,
         ConfigError, ConnectTimedOut, Endpoint, Endpoints, ErrorRef, ExecutionTimedOut, FallbackFailed,
         FallbackRejected, FaultError, NoEndpoint, NoTimeLeft, NotReady, ReadTimedOut, RetryBudget,
-        StatusError, UploadBody,
+        StatusError, TlsName, UploadBody,
     },
     classify::{StatusErrorClassifier, StatusErrorClassifierLayer, StatusPolicy},
     collect::{CollectBody, CollectBodyLayer, CollectedBody},
     fallback::{Fallback, FallbackLayer},
     nest::{
         NestBuilder, NestHandle, Plan,
+        client::{NotSent, NotSentLayer},
         spring::{
             Feign, FeignLayer, FeignUrl, FeignUrlLayer, Hystrix, HystrixLayer, Ribbon, RibbonLayer,
             SpringConfig, SpringError, SpringHandle, SpringNest, SpringNestBuilder,
@@ -75,6 +76,7 @@ fn services_and_their_futures_go_to_other_threads_if_those_below_do() {
     service::<Fallback<Probe, Answer>, Get>();
     service::<CollectBody<Probe>, Get>();
     service::<RecordTrail<Probe>, Get>();
+    service::<NotSent<Probe>, Get>();
     service::<Nest<Probe>, Get>();
     service::<Hystrix<Probe>, Get>();
     service::<Feign<Probe>, Get>();
@@ -111,6 +113,8 @@ fn layers_handles_and_settings_are_kept_where_all_tasks_see_them() {
     shared::<FallbackLayer<Answer>>();
     shared::<CollectBodyLayer>();
     shared::<RecordTrailLayer>();
+    shared::<NotSentLayer>();
+    shared::<TlsName>();
     shared::<BalanceHandle>();
     shared::<Breaker>();
     shared::<Endpoint>();

@@ -1,5 +1,7 @@
 //! Writing an endpoint into a request.
 
+use std::sync::Arc;
+
 use http::{HeaderValue, Request, Uri, header::HOST, uri::PathAndQuery};
 
 use super::Endpoint;
@@ -13,12 +15,34 @@ pub enum HostHeader {
     #[default]
     OfEndpoint,
     /// The one that the caller gave, be it as a header or in the address.
+    ///
+    /// It is a header in HTTP/2 as well: there hyper's client writes the endpoint's address into `:authority` whatever
+    /// the request says, and a server may mind that the two differ (RFC 9113, section 8.3.1).
     OfRequest,
+}
+
+/// The name by which the server that a request goes to is to be verified, if it is not the host in its address.
+///
+/// It stands in the extensions of a request to an endpoint with a [TLS name](super::EndpointBuilder::tls_name), for the
+/// client to read. A client has to keep connections apart that were verified by different names.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct TlsName(Arc<str>);
+
+impl TlsName {
+    pub(super) fn new(name: &str) -> Self {
+        TlsName(name.into())
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
 }
 
 /// A request whose destination can be written into it.
 ///
-/// Implemented for `http::Request<B>`: scheme and authority become the endpoint's, path and query stay.
+/// Implemented for `http::Request<B>`: scheme and authority become the endpoint's, path and query stay, and the
+/// endpoint's [`TlsName`] goes into the extensions, if it has one.
 #[diagnostic::on_unimplemented(
     message = "a balancer cannot write an endpoint into `{Self}`",
     label = "not `Addressed`",
@@ -57,6 +81,15 @@ impl<B> Addressed for Request<B> {
         }
         // Three whole parts always make an address.
         *self.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
+        match endpoint.tls_name_for_requests() {
+            Some(name) => {
+                self.extensions_mut().insert(name.clone());
+            }
+            // One of an endpoint that it was to go to before.
+            None => {
+                self.extensions_mut().remove::<TlsName>();
+            }
+        }
     }
 }
 
@@ -115,5 +148,26 @@ mod tests {
         assert_eq!(request.headers()[HOST], "shop");
         request.send_to(&Endpoint::new("b:1").unwrap(), HostHeader::OfEndpoint);
         assert!(!request.headers().contains_key(HOST));
+    }
+
+    #[test]
+    fn the_tls_name_is_that_of_the_latest_endpoint() {
+        let named = |name: &str| {
+            Endpoint::builder("https://10.0.0.1")
+                .tls_name(name)
+                .build()
+                .unwrap()
+        };
+        let mut request = Request::new(());
+        let mut sent_to = |endpoint: &Endpoint| {
+            request.send_to(endpoint, HostHeader::OfEndpoint);
+            request
+                .extensions()
+                .get::<TlsName>()
+                .map(|name| name.as_str().to_owned())
+        };
+        assert_eq!(sent_to(&named("a.example")).as_deref(), Some("a.example"));
+        assert_eq!(sent_to(&named("b.example")).as_deref(), Some("b.example"));
+        assert_eq!(sent_to(&Endpoint::new("https://10.0.0.1").unwrap()), None);
     }
 }

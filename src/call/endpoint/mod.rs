@@ -9,7 +9,7 @@ mod set;
 #[cfg(feature = "endpoints")]
 pub use self::set::{Endpoints, Snapshot};
 pub use self::{
-    address::{Addressed, HostHeader},
+    address::{Addressed, HostHeader, TlsName},
     eligibility::{Eligibility, Veto},
     one::{Endpoint, EndpointBuilder},
 };

@@ -7,7 +7,7 @@ use http::{
     uri::{Authority, Scheme},
 };
 
-use super::Eligibility;
+use super::{Eligibility, TlsName};
 use crate::call::ConfigError;
 
 /// A server that calls can go to. Cloning it is cheap, and all clones are one endpoint: a veto put on one is seen
@@ -37,7 +37,7 @@ struct Description {
     authority: Authority,
     zone: Option<Box<str>>,
     weight: u32,
-    tls_name: Option<Box<str>>,
+    tls_name: Option<TlsName>,
     metadata: Box<[(Box<str>, Box<str>)]>,
 }
 
@@ -90,7 +90,12 @@ impl Endpoint {
 
     /// The name that its certificate must carry, if that is not its host.
     pub fn tls_name(&self) -> Option<&str> {
-        self.0.description.tls_name.as_deref()
+        self.0.description.tls_name.as_ref().map(TlsName::as_str)
+    }
+
+    /// The same name, as a request to the endpoint carries it.
+    pub(super) fn tls_name_for_requests(&self) -> Option<&TlsName> {
+        self.0.description.tls_name.as_ref()
     }
 
     /// What else discovery tells of it under this name.
@@ -184,8 +189,10 @@ impl EndpointBuilder {
         self
     }
 
-    /// The name that its certificate must carry. Default: its host. It is for the TLS connector of your client to
-    /// read; no layer of this crate opens connections.
+    /// The name that its certificate must carry. Default: its host.
+    ///
+    /// A balancer writes it into the extensions of requests to the endpoint, as a [`TlsName`], and the client verifies
+    /// the server by it: one that was made with `ClientBuilder::build_tls`, or one of yours that looks for it.
     pub fn tls_name(mut self, name: impl Into<String>) -> Self {
         self.tls_name = Some(name.into());
         self
@@ -294,7 +301,7 @@ impl EndpointBuilder {
                 authority,
                 zone: self.zone.map(Into::into),
                 weight: self.weight,
-                tls_name: self.tls_name.map(Into::into),
+                tls_name: self.tls_name.map(|name| TlsName::new(&name)),
                 metadata: self.metadata.into(),
             },
             eligibility: Eligibility::default(),

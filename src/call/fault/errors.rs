@@ -11,7 +11,7 @@ use http::{
 use tower::BoxError;
 
 use super::{Fault, FaultKind, ReadPhase, Sent, chain};
-use crate::call::{ErrorRef, Verdict, millis::Millis};
+use crate::call::{CallFailed, ErrorRef, Verdict, millis::Millis};
 
 /// No connection within the limit on the connect phase: resolving, all addresses and TLS taken together.
 ///
@@ -815,4 +815,13 @@ pub(super) fn own(error: &(dyn Error + 'static)) -> Option<Fault> {
         return None;
     };
     Some(Fault::new(kind, sent))
+}
+
+/// What is inside, if this is a `Box` or an `Arc` around an error of this crate that users hold in their hands.
+pub(super) fn within<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
+    use super::read::within;
+
+    within::<FaultError>(error)
+        .or_else(|| within::<StatusError>(error))
+        .or_else(|| within::<CallFailed>(error))
 }

@@ -104,6 +104,25 @@ pub enum FaultKind {
 /// assert_eq!(fault.kind(), FaultKind::ConnectRefused);
 /// assert_eq!(fault.sent(), Sent::No);
 /// ```
+///
+/// # What happens, and what it is read as
+///
+/// Measured on sockets, with the `Client` of this crate below a `ReadTimeout`. The tests check each line of this
+/// table, without TLS and over it:
+///
+#[doc = include_str!("matrix.md")]
+///
+/// `No` stands on proof alone, which is one of these:
+///
+/// - The connection did not come about, or broke before it was given the request.
+/// - hyper hands a request back, as canceled, that it has not begun to write.
+/// - The server says that it did not act: REFUSED_STREAM, or a GOAWAY that names an earlier stream as its last (RFC
+///   9113, section 8.7). The reason of a GOAWAY does not matter.
+/// - The connection counts what it writes, and has written nothing since the attempt began. That needs the `Client` of
+///   this crate, or two lines for another hyper-util client: `nest::client::CountingConnector` and `NotSentLayer`.
+///
+/// A connection that is closed without an answer ("incomplete message") proves nothing: the server may have read, and
+/// done, everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fault {
     kind: FaultKind,
@@ -123,11 +142,29 @@ impl Fault {
 
     /// Reads the fault off an error, however deeply it is wrapped. Of a `BoxError` it is `Fault::of(&*error)`.
     ///
-    /// The whole chain of sources is walked, through the wrappers that hide a level (`io::Error`, `Arc`). Known
-    /// are the errors of this crate and io errors; hyper's and hyper-util's with the feature `hyper`, h2's with
-    /// the feature `http2`. What is not known is [`FaultKind::Other`] and [`Sent::Maybe`].
+    /// The whole chain of sources is walked, through the wrappers that hide a level (`io::Error`, `Box`, `Arc`; see
+    /// [`chain`]). What is not known is [`FaultKind::Other`] and [`Sent::Maybe`]. Known are:
+    ///
+    /// | errors of | with the feature |
+    /// | --- | --- |
+    /// | this crate, io, tokio's timeout | |
+    /// | hyper, hyper-util's client | `hyper` (on by default) |
+    /// | h2 | `http2` |
+    /// | tower's timeout, load shedding and buffer | `tower-errors` |
+    /// | reqwest | `reqwest` |
+    /// | tonic's channel, and its `Status` | `tonic` |
+    ///
+    /// A reqwest client follows redirects unless it is told not to, and its errors do not tell whether it did: a POST
+    /// may have been carried out by the server that answered 303. So a reqwest error by itself never proves
+    /// [`Sent::No`]; a `ReqwestClient`, which sends once, adds the proof.
     pub fn of(error: &(dyn Error + 'static)) -> Fault {
         read::fault(error)
+    }
+
+    /// The same of an error of a client that sends each request once, whatever others of its kind do.
+    #[cfg(feature = "reqwest")]
+    pub(crate) fn of_one_sending(error: &(dyn Error + 'static)) -> Fault {
+        read::fault_of_one_sending(error)
     }
 
     /// The same fault with this proof, or lack of it.

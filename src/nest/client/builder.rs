@@ -8,11 +8,13 @@ use hyper_util::{
     client::legacy::{self, connect::HttpConnector},
     rt::{TokioExecutor, TokioTimer},
 };
+use tower::BoxError;
 use tower_layer::Layer;
 
 use super::{
+    counting::CountingConnector,
     service::{Client, Connecting, HttpClient},
-    wire::NotedConnector,
+    tls_names::TlsNames,
 };
 use crate::{
     call::{ConfigError, config::limit},
@@ -27,6 +29,24 @@ pub struct ClientBuilder {
     most_idle: usize,
     #[cfg(feature = "http2")]
     http2_only: bool,
+}
+
+/// What is the same for all clients of a [`Client`].
+pub(super) struct Wiring {
+    builder: legacy::Builder,
+    connect: ConnectTimeoutLayer,
+}
+
+impl Wiring {
+    pub(super) fn client<C, B>(&self, connector: C) -> legacy::Client<Connecting<C>, B>
+    where
+        Connecting<C>: legacy::connect::Connect + Clone,
+        B: Body + Send,
+        B::Data: Send,
+    {
+        self.builder
+            .build(self.connect.layer(CountingConnector::new(connector)))
+    }
 }
 
 impl Default for ClientBuilder {
@@ -83,10 +103,12 @@ impl ClientBuilder {
         self.build(connector)
     }
 
-    /// A client over this connector, one for TLS for instance.
+    /// A client over this connector.
     ///
     /// The connector must have no connect limit of its own that is shorter, and its connections must take writes in
-    /// order; every connector that works with hyper-util does.
+    /// order; every connector that works with hyper-util does. A connector for TLS verifies servers by the host in
+    /// their address. An attempt on an endpoint with a [TLS name](crate::call::EndpointBuilder::tls_name) of its own
+    /// fails, unsent: such endpoints need [`build_tls`](ClientBuilder::build_tls).
     ///
     /// # Errors
     ///
@@ -98,6 +120,57 @@ impl ClientBuilder {
         B: Body + Send,
         B::Data: Send,
     {
+        let wiring = self.wiring()?;
+        Ok(Client::new(wiring.client(connector), None))
+    }
+
+    /// A client for endpoints that are dialed by their address and verified by a
+    /// [TLS name](crate::call::EndpointBuilder::tls_name) of their own.
+    ///
+    /// `connector` makes the connector for servers with this name, and without one (`None`) for those that are
+    /// verified by the host in their address. It is asked for the latter at once and for each name when the first
+    /// call comes. Connections verified by one name are never used for another, even at the same address. With
+    /// hyper-rustls:
+    ///
+    /// ```text
+    /// let client = Client::builder().build_tls(move |name: Option<&str>| {
+    ///     let mut connector = HttpsConnectorBuilder::new().with_tls_config(config.clone()).https_or_http();
+    ///     if let Some(name) = name {
+    ///         let name = ServerName::try_from(name.to_owned())?;
+    ///         connector = connector.with_server_name_resolver(FixedServerNameResolver::new(name));
+    ///     }
+    ///     Ok(connector.enable_http1().build())
+    /// })?;
+    /// ```
+    ///
+    /// `examples/tls` in the repository is a whole program.
+    ///
+    /// # Errors
+    ///
+    /// If a limit is zero, or longer than ten years, or if there is no connector for servers without a name.
+    pub fn build_tls<C, B>(
+        self,
+        connector: impl Fn(Option<&str>) -> Result<C, BoxError> + Send + Sync + 'static,
+    ) -> Result<Client<C, B>, ConfigError>
+    where
+        C: tower_service::Service<Uri> + Clone,
+        Connecting<C>: legacy::connect::Connect + Clone,
+        B: Body + Send,
+        B::Data: Send,
+    {
+        let wiring = self.wiring()?;
+        let plain = connector(None).map_err(|error| {
+            let fix = "make one for servers that are verified by the host in their address";
+            ConfigError::new("Client", "connector", format_args!("no connector: {error}"), fix)
+        })?;
+        let client = wiring.client(plain);
+        Ok(Client::new(
+            client,
+            Some(TlsNames::new(Box::new(connector), wiring)),
+        ))
+    }
+
+    fn wiring(self) -> Result<Wiring, ConfigError> {
         let idle_limit = limit("Client", "idle_limit", self.idle_limit)?;
         let connect = ConnectTimeoutLayer::new(self.connect_limit).map_err(|error| {
             ConfigError::new("Client", "connect_limit", error.value(), error.fix().to_owned())
@@ -111,8 +184,6 @@ impl ClientBuilder {
             .retry_canceled_requests(false);
         #[cfg(feature = "http2")]
         builder.http2_only(self.http2_only);
-        Ok(Client::new(
-            builder.build(connect.layer(NotedConnector::new(connector))),
-        ))
+        Ok(Wiring { builder, connect })
     }
 }

@@ -8,15 +8,19 @@
 //! | connect limit | none, or one shared out over addresses | one over resolving, all addresses and TLS | [`ConnectTimedOut`] says what ran out |
 //! | hidden resends | on, without a bound | off | an attempt is one sending; the layers above decide |
 //! | idle connections | reaped only with a timer, after 90 s | reaped after 4 s | many servers close theirs after 5 s; a request sent into a closing connection is one nobody knows the fate of |
-//! | proof of not sent | none | each connection keeps the time of its last write | see below |
+//! | proof of not sent | none | each connection counts what it writes | see below |
+//! | TLS name of an endpoint | none | [`build_tls`](ClientBuilder::build_tls) | an address need not be what a certificate is for |
 //! | cost of a clone | 304 bytes, several counts | one count | retry layers clone the service below them |
 //!
 //! # Proof of not sent
 //!
 //! A request that goes into a pooled connection just as the server closes it fails, and the error looks the same
 //! whether the server has read it or not. Each connection here notes when it last took bytes. If that was before
-//! the attempt started, nothing of the attempt was written, and the error says [`Sent::No`]: it is a
+//! the attempt began, nothing of the attempt was written, and the error says [`Sent::No`]: it is a
 //! [`FaultError`] around hyper-util's error, and every method may be sent again. All other errors pass unchanged.
+//!
+//! A hyper-util client of your own has the same with two lines: [`CountingConnector`] around its connector, and
+//! [`NotSentLayer`] around itself. Without them such an error says [`Sent::Maybe`].
 //!
 //! ```
 //! use bytes::Bytes;
@@ -29,14 +33,18 @@
 //!
 //! [`ConnectTimedOut`]: crate::call::ConnectTimedOut
 //! [`Sent::No`]: crate::call::Sent::No
+//! [`Sent::Maybe`]: crate::call::Sent::Maybe
 //! [`FaultError`]: crate::call::FaultError
 
 mod builder;
+mod counting;
+mod not_sent;
 mod service;
-mod wire;
+mod tls_names;
 
 pub use self::{
     builder::ClientBuilder,
+    counting::{Counting, CountingConnector, CountingConnectorFuture, Writes},
+    not_sent::{NotSent, NotSentFuture, NotSentLayer},
     service::{Client, ClientFuture, HttpClient},
-    wire::{Noted, NotedConnector, NotedFuture},
 };

@@ -1,13 +1,14 @@
 //! The client as a service.
 
 use std::{
+    fmt,
     future::Future,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
-use http::{Extensions, Request, Response};
+use http::{Request, Response};
 use http_body::Body;
 use hyper::body::Incoming;
 use hyper_util::client::legacy::{
@@ -15,21 +16,20 @@ use hyper_util::client::legacy::{
     connect::{Connect, HttpConnector},
 };
 use pin_project_lite::pin_project;
-use tokio::time::Instant;
 use tower::BoxError;
 use tower_service::Service;
 
 use super::{
-    builder::ClientBuilder,
-    wire::{NotedConnector, Wire},
+    builder::ClientBuilder, counting::CountingConnector, not_sent::NotSentFuture, tls_names::TlsNames,
 };
 use crate::{
-    call::{Fault, FaultError, Sent},
+    call::{Fault, FaultError, FaultKind, Sent, TlsName},
+    nest::no_tls_names,
     timeout::ConnectTimeout,
 };
 
 /// What a client's connector is wrapped into.
-pub(super) type Connecting<C> = ConnectTimeout<NotedConnector<C>>;
+pub(super) type Connecting<C> = ConnectTimeout<CountingConnector<C>>;
 
 /// A client for plain `http`.
 pub type HttpClient<B> = Client<HttpConnector, B>;
@@ -38,7 +38,13 @@ pub type HttpClient<B> = Client<HttpConnector, B>;
 ///
 /// It is always ready, and cloning it is one count. See the [module](super) for what it does differently.
 pub struct Client<C, B> {
-    inner: Arc<legacy::Client<Connecting<C>, B>>,
+    inner: Arc<Inner<C, B>>,
+}
+
+struct Inner<C, B> {
+    /// For requests whose server is verified by the name in their address.
+    plain: legacy::Client<Connecting<C>, B>,
+    tls_names: Option<TlsNames<C, B>>,
 }
 
 impl Client<(), ()> {
@@ -49,9 +55,9 @@ impl Client<(), ()> {
 }
 
 impl<C, B> Client<C, B> {
-    pub(super) fn new(inner: legacy::Client<Connecting<C>, B>) -> Self {
+    pub(super) fn new(plain: legacy::Client<Connecting<C>, B>, tls_names: Option<TlsNames<C, B>>) -> Self {
         Client {
-            inner: Arc::new(inner),
+            inner: Arc::new(Inner { plain, tls_names }),
         }
     }
 }
@@ -64,14 +70,40 @@ impl<C, B> Clone for Client<C, B> {
     }
 }
 
-impl<C, B> std::fmt::Debug for Client<C, B> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl<C, B> fmt::Debug for Client<C, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client").finish_non_exhaustive()
+    }
+}
+
+impl<C, B> Inner<C, B>
+where
+    C: Clone,
+    Connecting<C>: Connect + Clone + Send + Sync + 'static,
+    B: Body + Send + Unpin + 'static,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+{
+    fn send(&self, request: Request<B>) -> Result<legacy::ResponseFuture, BoxError> {
+        let Some(name) = request.extensions().get::<TlsName>() else {
+            return Ok(self.plain.request(request));
+        };
+        let Some(names) = &self.tls_names else {
+            return Err(no_tls_names::refuse(name));
+        };
+        match names.client(name) {
+            Ok(client) => Ok(client.request(request)),
+            Err(error) => {
+                let fault = Fault::new(FaultKind::Connect, Sent::No);
+                Err(Box::new(FaultError::new(fault, error)))
+            }
+        }
     }
 }
 
 impl<C, B> Service<Request<B>> for Client<C, B>
 where
+    C: Clone,
     Connecting<C>: Connect + Clone + Send + Sync + 'static,
     B: Body + Send + Unpin + 'static,
     B::Data: Send,
@@ -86,21 +118,36 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> ClientFuture {
-        let started = Instant::now();
-        ClientFuture {
-            response: self.inner.request(request),
-            started,
-        }
+        let state = match self.inner.send(request) {
+            Ok(response) => State::Sending {
+                response: NotSentFuture::new(response),
+            },
+            Err(error) => State::Refused { error: Some(error) },
+        };
+        ClientFuture { state }
     }
 }
 
 pin_project! {
     /// The answer of a [`Client`].
     #[derive(Debug)]
+    #[must_use = "futures do nothing unless polled"]
     pub struct ClientFuture {
         #[pin]
-        response: legacy::ResponseFuture,
-        started: Instant,
+        state: State,
+    }
+}
+
+pin_project! {
+    #[project = StateProj]
+    #[derive(Debug)]
+    enum State {
+        Sending {
+            #[pin]
+            response: NotSentFuture<legacy::ResponseFuture>,
+        },
+        // There is no connector that could connect to it.
+        Refused { error: Option<BoxError> },
     }
 }
 
@@ -108,27 +155,13 @@ impl Future for ClientFuture {
     type Output = Result<Response<Incoming>, BoxError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        Poll::Ready(ready!(this.response.poll(cx)).map_err(|error| with_proof(error, *this.started)))
+        match self.project().state.project() {
+            StateProj::Sending { response } => response.poll(cx),
+            StateProj::Refused { error } => match error.take() {
+                Some(error) => Poll::Ready(Err(error)),
+                // Polled again after its end.
+                None => Poll::Pending,
+            },
+        }
     }
-}
-
-/// Writes into the error that nothing was sent, where that is not plain from the error and the connection knows it.
-fn with_proof(error: legacy::Error, started: Instant) -> BoxError {
-    let fault = Fault::of(&error);
-    if fault.sent() == Sent::Maybe && nothing_was_written(&error, started) {
-        return Box::new(FaultError::new(fault.with_sent(Sent::No), error));
-    }
-    Box::new(error)
-}
-
-fn nothing_was_written(error: &legacy::Error, started: Instant) -> bool {
-    let Some(connection) = error.connect_info() else {
-        return false;
-    };
-    let mut extras = Extensions::new();
-    connection.get_extras(&mut extras);
-    extras
-        .get::<Wire>()
-        .is_some_and(|wire| wire.silent_since(started))
 }

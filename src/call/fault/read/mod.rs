@@ -1,8 +1,12 @@
 //! The walk over an error's chain of sources.
 
+mod foreign;
+#[cfg(feature = "hyper")]
+mod http;
+
 use std::{error::Error, io, iter, sync::Arc};
 
-use super::{Fault, FaultKind, Sent, errors};
+use super::{Fault, FaultKind, ReadPhase, Sent, errors};
 
 /// Chains are short; a cycle made by a user's error must not hang us.
 const DEEPEST: usize = 64;
@@ -10,7 +14,8 @@ const DEEPEST: usize = 64;
 /// An error and all its sources, from the outside in.
 ///
 /// Unlike [`Error::source`] alone this goes through the wrappers that hide the level they wrap: the source of an
-/// [`io::Error`] or of an `Arc` is the source of what is inside, so the inside itself would be passed over.
+/// [`io::Error`], or of a `Box` or an `Arc` around an error, is the source of what is inside, so the inside itself would
+/// be passed over. (Of boxes and `Arc`s around one type that holds for the types that [`Fault::of`] knows.)
 pub fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     iter::successors(Some(error), |error| below(*error)).take(DEEPEST)
 }
@@ -22,7 +27,21 @@ fn below<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'stati
     if let Some(shared) = error.downcast_ref::<Arc<dyn Error + Send + Sync>>() {
         return Some(&**shared);
     }
-    error.source()
+    within::<io::Error>(error)
+        .or_else(|| errors::within(error))
+        .or_else(|| foreign::within(error))
+        .or_else(|| error.source())
+}
+
+/// What is inside, if this is a `Box` or an `Arc` around an error of that type.
+pub(super) fn within<'a, T: Error + 'static>(
+    error: &'a (dyn Error + 'static),
+) -> Option<&'a (dyn Error + 'static)> {
+    if let Some(boxed) = error.downcast_ref::<Box<T>>() {
+        return Some(&**boxed);
+    }
+    let shared = error.downcast_ref::<Arc<T>>()?;
+    Some(&**shared)
 }
 
 /// What the levels seen so far say.
@@ -31,101 +50,99 @@ struct Reading {
     sent: Sent,
     /// Has a level said that the connect phase failed?
     connecting: bool,
+    /// Is it known that the request was sent no more than once?
+    #[cfg_attr(not(feature = "reqwest"), allow(dead_code, reason = "asked by a feature"))]
+    sent_once: bool,
+    /// Has a level said that this may not be about the first sending? Then nothing below it proves anything.
+    sent_before: bool,
 }
 
+/// Of an error that may be about one of several sendings, as far as its type tells.
 pub(super) fn fault(error: &(dyn Error + 'static)) -> Fault {
+    read(error, false)
+}
+
+/// Of an error of a client that is known to send no request twice.
+#[cfg(feature = "reqwest")]
+pub(super) fn fault_of_one_sending(error: &(dyn Error + 'static)) -> Fault {
+    read(error, true)
+}
+
+fn read(error: &(dyn Error + 'static), sent_once: bool) -> Fault {
     let mut reading = Reading {
         kind: FaultKind::Other,
         sent: Sent::Maybe,
         connecting: false,
+        sent_once,
+        sent_before: false,
     };
-    for level in chain(error) {
-        if let Some(fault) = errors::own(level) {
-            return fault;
-        }
-        #[cfg(feature = "hyper")]
-        if let Some(fault) = reading.hyper(level) {
-            return fault;
-        }
-        if let Some(error) = level.downcast_ref::<io::Error>() {
-            reading.io(error.kind());
-        }
+    let decided = chain(error).find_map(|level| reading.level(level));
+    let fault = decided.unwrap_or(Fault::new(reading.kind, reading.sent));
+    if reading.sent_before {
+        fault.with_sent(Sent::Maybe)
+    } else {
+        fault
     }
-    Fault::new(reading.kind, reading.sent)
 }
 
 impl Reading {
-    fn io(&mut self, kind: io::ErrorKind) {
+    /// Some: this level decides.
+    fn level(&mut self, level: &(dyn Error + 'static)) -> Option<Fault> {
+        if let Some(fault) = errors::own(level) {
+            return Some(fault);
+        }
+        if let Some(error) = level.downcast_ref::<io::Error>() {
+            self.io(error);
+            return None;
+        }
+        #[cfg(feature = "hyper")]
+        if let Some(decided) = self.http(level) {
+            return decided;
+        }
+        self.foreign(level)
+    }
+
+    fn io(&mut self, error: &io::Error) {
         use io::ErrorKind as Io;
-        match kind {
+        match error.kind() {
             // Only connecting can be refused.
             Io::ConnectionRefused => {
                 self.kind = FaultKind::ConnectRefused;
                 self.sent = Sent::No;
             }
-            Io::TimedOut if self.connecting => self.kind = FaultKind::ConnectTimeout,
-            Io::HostUnreachable | Io::NetworkUnreachable | Io::AddrNotAvailable if !self.connecting => {
+            Io::TimedOut => self.timed_out(FaultKind::ReadTimeout(ReadPhase::Head)),
+            _ if self.connecting => {}
+            Io::HostUnreachable | Io::NetworkUnreachable | Io::AddrNotAvailable => {
                 self.kind = FaultKind::Connect;
             }
-            Io::ConnectionReset | Io::ConnectionAborted if !self.connecting => self.kind = FaultKind::Reset,
-            Io::BrokenPipe | Io::NotConnected if !self.connecting => self.kind = FaultKind::Reset,
-            Io::UnexpectedEof if !self.connecting => self.kind = FaultKind::Closed,
-            Io::WriteZero if !self.connecting => self.kind = FaultKind::Write,
-            Io::TimedOut => self.kind = FaultKind::ReadTimeout(super::ReadPhase::Head),
+            // What h2 says of streams whose connection has come to its end; the system's has a code.
+            Io::BrokenPipe if error.raw_os_error().is_none() => self.kind = FaultKind::Closed,
+            Io::ConnectionReset | Io::ConnectionAborted | Io::BrokenPipe | Io::NotConnected => {
+                self.kind = FaultKind::Reset;
+            }
+            Io::UnexpectedEof => self.kind = FaultKind::Closed,
+            Io::WriteZero => self.kind = FaultKind::Write,
             _ => {}
         }
     }
 
-    /// Some: this level decides.
     #[cfg(feature = "hyper")]
-    fn hyper(&mut self, level: &(dyn Error + 'static)) -> Option<Fault> {
-        if let Some(error) = level.downcast_ref::<hyper_util::client::legacy::Error>() {
-            if error.is_connect() {
-                self.connecting = true;
-                self.kind = FaultKind::Connect;
-                self.sent = Sent::No;
-            }
-        } else if let Some(error) = level.downcast_ref::<hyper::Error>() {
-            // hyper hands the request back before it starts to write it, and calls that canceled.
-            if error.is_canceled() {
-                return Some(Fault::new(FaultKind::Closed, Sent::No));
-            }
-            // The body of the request failed. What its error says is about where the body comes from.
-            if error.is_user() {
-                return Some(Fault::new(FaultKind::Write, Sent::Maybe));
-            }
-            if error.is_incomplete_message() {
-                self.kind = FaultKind::Closed;
-            } else if error.is_parse() {
-                self.kind = FaultKind::Protocol;
-            } else if error.is_body_write_aborted() {
-                self.kind = FaultKind::Write;
-            }
+    fn connect_failed(&mut self) {
+        self.connecting = true;
+        self.sent = Sent::No;
+        // Unless a level above knows better.
+        if self.kind != FaultKind::ConnectTimeout {
+            self.kind = FaultKind::Connect;
         }
-        #[cfg(feature = "http2")]
-        if let Some(error) = level.downcast_ref::<h2::Error>() {
-            return self.h2(error);
-        }
-        None
     }
 
-    /// RFC 9113, section 8.7: REFUSED_STREAM, and a GOAWAY whose last stream is before this one, prove that the
-    /// server did not act. h2 reports the latter to the streams beyond it as a remote GOAWAY with NO_ERROR.
-    #[cfg(feature = "http2")]
-    fn h2(&mut self, error: &h2::Error) -> Option<Fault> {
-        let unprocessed = error.is_remote()
-            && (error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM)
-                || error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR));
-        if unprocessed {
-            return Some(Fault::new(FaultKind::Reset, Sent::No));
-        }
-        // An io error inside tells more, so the walk goes on.
-        self.kind = if error.reason() == Some(h2::Reason::PROTOCOL_ERROR) {
-            FaultKind::Protocol
+    /// A limit ran out: that on the connect phase, if a level above has said so, or else this one.
+    fn timed_out(&mut self, otherwise: FaultKind) {
+        self.kind = if self.connecting {
+            FaultKind::ConnectTimeout
         } else {
-            FaultKind::Reset
+            otherwise
         };
-        None
     }
 }
 
@@ -201,7 +218,7 @@ mod tests {
                 Sent::No,
             ),
             (io::ErrorKind::ConnectionReset, FaultKind::Reset, Sent::Maybe),
-            (io::ErrorKind::BrokenPipe, FaultKind::Reset, Sent::Maybe),
+            (io::ErrorKind::BrokenPipe, FaultKind::Closed, Sent::Maybe),
             (io::ErrorKind::UnexpectedEof, FaultKind::Closed, Sent::Maybe),
             (
                 io::ErrorKind::TimedOut,

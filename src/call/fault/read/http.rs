@@ -1,0 +1,94 @@
+//! The errors of hyper, hyper-util and h2.
+
+use std::error::Error;
+
+use hyper_util::client::legacy;
+
+use super::Reading;
+use crate::call::fault::{Fault, FaultKind, ReadPhase, Sent};
+
+impl Reading {
+    /// None: it is none of these. Otherwise: does this level decide?
+    pub(super) fn http(&mut self, level: &(dyn Error + 'static)) -> Option<Option<Fault>> {
+        if let Some(error) = level.downcast_ref::<legacy::Error>() {
+            self.client(error);
+            return Some(None);
+        }
+        if let Some(error) = level.downcast_ref::<hyper::Error>() {
+            return Some(self.hyper(error));
+        }
+        #[cfg(feature = "http2")]
+        if let Some(error) = level.downcast_ref::<h2::Error>() {
+            return Some(self.h2(error));
+        }
+        None
+    }
+
+    fn client(&mut self, error: &legacy::Error) {
+        if error.is_connect() {
+            self.connect_failed();
+            return;
+        }
+        // A connection that breaks before it is ready for a request. From then on each error names its connection.
+        let of_a_connection = error.source().is_some_and(|source| source.is::<hyper::Error>());
+        if of_a_connection && error.connect_info().is_none() {
+            self.sent = Sent::No;
+        }
+    }
+
+    fn hyper(&mut self, error: &hyper::Error) -> Option<Fault> {
+        // hyper hands the request back before it starts to write it, and calls that canceled. A connection that does
+        // not become ready for one has a closed channel.
+        if error.is_canceled() && !is_upgrade(error) || error.is_closed() {
+            return Some(Fault::new(FaultKind::Closed, Sent::No));
+        }
+        // The body of the request failed. What its error says is about where the body comes from.
+        if error.is_user() {
+            return Some(Fault::new(FaultKind::Write, Sent::Maybe));
+        }
+        if error.is_incomplete_message() {
+            self.kind = FaultKind::Closed;
+        } else if error.is_parse() {
+            self.kind = FaultKind::Protocol;
+        } else if error.is_body_write_aborted() {
+            self.kind = FaultKind::Write;
+        } else if error.is_timeout() {
+            // Nothing came, not even the answer to a ping.
+            self.kind = FaultKind::ReadTimeout(ReadPhase::Head);
+        }
+        None
+    }
+
+    /// RFC 9113, section 8.7: REFUSED_STREAM, and a GOAWAY whose last stream is before this one, prove that the
+    /// server did not act. A remote GOAWAY is what h2 reports to the streams beyond the last one, and to those that
+    /// had not been opened when it came; the others go on, and end with a broken pipe if the connection does.
+    #[cfg(feature = "http2")]
+    fn h2(&mut self, error: &h2::Error) -> Option<Fault> {
+        if let Some(error) = error.get_io() {
+            self.kind = FaultKind::Reset;
+            self.io(error);
+            return None;
+        }
+        let refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
+        if error.is_remote() && (refused || error.is_go_away()) {
+            return Some(Fault::new(FaultKind::Reset, Sent::No));
+        }
+        let of_our_body = error.is_reset() && !error.is_remote() && !error.is_library();
+        self.kind = if of_our_body {
+            FaultKind::Write
+        } else if error.is_library() || error.reason() == Some(h2::Reason::PROTOCOL_ERROR) {
+            FaultKind::Protocol
+        } else {
+            FaultKind::Reset
+        };
+        None
+    }
+}
+
+/// An upgrade that does not come about is called canceled as well, long after its request was sent. hyper has no
+/// other mark on it.
+fn is_upgrade(error: &hyper::Error) -> bool {
+    error
+        .source()
+        .is_some_and(|source| source.to_string().starts_with("upgrade"))
+}
