@@ -20,6 +20,8 @@ pub(crate) mod config;
 pub mod connecting;
 mod endpoint;
 mod fault;
+pub mod grpc;
+mod late;
 mod millis;
 mod request;
 pub mod retry_after;
@@ -49,14 +51,16 @@ pub use self::{
     endpoint::{Addressed, Eligibility, Endpoint, EndpointBuilder, HostHeader, Veto},
     fault::{
         AnswerBodyFailed, AnswerTooLarge, BulkheadFull, CircuitOpen, CircuitState, ConnectTimedOut,
-        ExecutionTimedOut, FallbackFailed, FallbackRejected, Fault, FaultError, FaultKind, NoEndpoint,
-        NoTimeLeft, NotReady, ReadPhase, ReadTimedOut, Rejection, RequestBodyFailed, Sent, StatusError,
-        chain,
+        ExecutionTimedOut, FallbackFailed, FallbackRejected, Fault, FaultError, FaultKind, GrpcError,
+        NoEndpoint, NoTimeLeft, NotReady, ReadPhase, ReadTimedOut, Rejection, RequestBodyFailed, Sent,
+        StatusError, chain,
     },
+    grpc::GrpcCode,
+    late::{LateVerdict, OpenVerdict},
     request::{IDEMPOTENCY_KEY, KeptRequest, NotRepeatable, OutboundRequest, Semantics},
     scope::CallScope,
     status::StatusSet,
     trail::{Attempt, AttemptOutcome, CallFailed, Event, NotRetried, Retry, RetryTo, Stop, Trail},
-    verdict::{ByFault, Classify, ErrorRef, Verdict},
+    verdict::{ByFault, ByTrailers, Classify, ErrorRef, Verdict},
 };
 pub use tower::BoxError;

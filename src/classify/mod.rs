@@ -38,8 +38,8 @@
 //!
 //! # What it does not see
 //!
-//! Only the head is judged. A failure that is told in the body or in trailers, as gRPC does, is a success here.
-//! Errors from below pass unchanged.
+//! Only the status is judged. A failure that is told in the body is a success here, and so is one told by gRPC, whose
+//! status is 200 whatever happened: [`grpc`] is for that. Errors from below pass unchanged.
 //!
 //! # Example
 //!
@@ -77,6 +77,7 @@
 
 mod answer;
 mod future;
+pub mod grpc;
 mod layer;
 mod policy;
 mod service;
@@ -86,6 +87,10 @@ mod verdicts;
 mod tests;
 
 pub use self::{
-    answer::HttpAnswer, future::StatusErrorClassifierFuture, layer::StatusErrorClassifierLayer,
-    policy::StatusPolicy, service::StatusErrorClassifier,
+    answer::HttpAnswer,
+    future::StatusErrorClassifierFuture,
+    grpc::{GrpcBody, GrpcErrorClassifier, GrpcErrorClassifierFuture, GrpcErrorClassifierLayer, GrpcPolicy},
+    layer::StatusErrorClassifierLayer,
+    policy::StatusPolicy,
+    service::StatusErrorClassifier,
 };

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     balance::{LoadBalanceLayer, RoundRobin, Rule, WhenEmpty},
     breaker::{Breaker, CircuitBreakerLayer},
-    call::{ConfigError, Endpoints, HostHeader, LONGEST, RetryBudget, StatusSet, config},
+    call::{ByTrailers, ConfigError, Endpoints, HostHeader, LONGEST, RetryBudget, StatusSet, config},
     classify::{StatusErrorClassifierLayer, StatusPolicy},
     observe::RecordTrailLayer,
     retry::{Backoff, BackoffRetryLayer, Idempotent, IdempotentRetryLayer},
@@ -323,7 +323,7 @@ impl<R: Rule> NestBuilder<R> {
         let handle = NestHandle::new(breaker.clone(), self.endpoints, balance.handle(), self.budget);
         let stack = tower::ServiceBuilder::new()
             .layer(RecordTrailLayer::new().every_call(self.record_every_call))
-            .layer(CircuitBreakerLayer::new(breaker))
+            .layer(CircuitBreakerLayer::new(breaker).classify(ByTrailers::default()))
             .layer(ExecutionTimeoutLayer::new(execution)?)
             .layer(backoff)
             .layer(StatusErrorClassifierLayer::new(self.statuses).body_wait(ERROR_BODY)?)

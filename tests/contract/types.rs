@@ -15,7 +15,10 @@ use tower_outbound::{
         FallbackRejected, FaultError, NoEndpoint, NoTimeLeft, NotReady, ReadTimedOut, RetryBudget,
         StatusError, UploadBody,
     },
-    classify::{StatusErrorClassifier, StatusErrorClassifierLayer, StatusPolicy},
+    classify::{
+        GrpcBody, GrpcErrorClassifier, GrpcErrorClassifierLayer, GrpcPolicy, StatusErrorClassifier,
+        StatusErrorClassifierLayer, StatusPolicy,
+    },
     collect::{CollectBody, CollectBodyLayer, CollectedBody},
     fallback::{Fallback, FallbackLayer},
     nest::{
@@ -67,6 +70,7 @@ fn services_and_their_futures_go_to_other_threads_if_those_below_do() {
     service::<ReadTimeout<Probe>, Get>();
     service::<ExecutionTimeout<Probe>, Get>();
     service::<StatusErrorClassifier<Probe>, Get>();
+    service::<GrpcErrorClassifier<Probe>, Get>();
     service::<BackoffRetry<Probe>, Get>();
     service::<IdempotentRetry<Probe>, Get>();
     service::<LoadBalance<Probe>, Get>();
@@ -92,6 +96,7 @@ fn a_body_that_is_sent_but_not_shared_is_enough() {
     sent::<UploadBody<Unshared>>();
     sent::<ReadBody<Unshared>>();
     sent::<CollectedBody<Unshared>>();
+    sent::<GrpcBody<Unshared>>();
 }
 
 #[test]
@@ -100,6 +105,7 @@ fn layers_handles_and_settings_are_kept_where_all_tasks_see_them() {
     shared::<ReadTimeoutLayer>();
     shared::<ExecutionTimeoutLayer>();
     shared::<StatusErrorClassifierLayer>();
+    shared::<GrpcErrorClassifierLayer>();
     shared::<BackoffRetryLayer>();
     shared::<IdempotentRetryLayer>();
     shared::<LoadBalanceLayer>();
@@ -117,6 +123,8 @@ fn layers_handles_and_settings_are_kept_where_all_tasks_see_them() {
     shared::<NestHandle>();
     shared::<Plan>();
     shared::<StatusPolicy>();
+    shared::<GrpcPolicy>();
+    shared::<LateVerdict>();
     shared::<Backoff>();
     shared::<Idempotent>();
     shared::<HystrixLayer>();
@@ -132,6 +140,8 @@ fn layers_handles_and_settings_are_kept_where_all_tasks_see_them() {
     sent::<BudgetSlot>();
     sent::<ReadBody<ScriptedBody>>();
     sent::<CollectedBody<ScriptedBody>>();
+    sent::<GrpcBody<ScriptedBody>>();
+    sent::<OpenVerdict>();
     sent::<Upload>();
 }
 
@@ -148,6 +158,7 @@ fn errors_can_be_boxed_as_tower_boxes_them() {
     error::<FallbackFailed>();
     error::<FallbackRejected>();
     error::<FaultError>();
+    error::<GrpcError>();
     error::<NoEndpoint>();
     error::<NoTimeLeft>();
     error::<NotReady>();
