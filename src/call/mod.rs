@@ -3,7 +3,8 @@
 //! | question | answered by |
 //! | --- | --- |
 //! | What went wrong, and could a server have seen it? | [`Fault`], [`Sent`] |
-//! | What does an outcome count as? | [`Verdict`], [`Classify`] |
+//! | What is there to go wrong, and what follows? | [`what_went_wrong`] |
+//! | What does an outcome count as? | [`Verdict`], [`Classify`], [`LateVerdict`] |
 //! | How much time is left, and where did the last attempt go? | [`CallScope`] |
 //! | What happened in this call? | [`Trail`] |
 //! | May this request be sent again? | [`OutboundRequest`], [`Semantics`] |
@@ -30,6 +31,7 @@ mod status;
 pub(crate) mod timer;
 mod trail;
 mod verdict;
+pub mod what_went_wrong;
 
 #[cfg(feature = "classify")]
 pub(crate) use self::body::Prefix;

@@ -15,8 +15,8 @@ use tower_outbound::{
     breaker::{Breaker, CircuitBreakerLayer, Force},
     bulkhead::{Bulkhead, BulkheadLayer, Slot},
     call::{
-        ByTrailers, CircuitState, Endpoint, Endpoints, ErrorRef, RetryBudget, StatusSet, UploadBody, Verdict,
-        scope,
+        ByFault, ByTrailers, CircuitState, Endpoint, Endpoints, ErrorRef, RetryBudget, StatusSet, UploadBody,
+        Verdict, scope,
     },
     classify::{GrpcErrorClassifierLayer, StatusErrorClassifierLayer, StatusPolicy},
     collect::CollectBodyLayer,
@@ -189,7 +189,7 @@ subjects! {
     BalanceOverGrpc: Get => Get, Can::ONCE, |inner| {
         let balance = balance();
         let figures = balance.handle();
-        let layers = ServiceBuilder::new().layer(balance.classify(ByTrailers::default())).layer(grpc());
+        let layers = ServiceBuilder::new().layer(balance.classify(ByTrailers(ByFault))).layer(grpc());
         Setup::new(layers.service(inner)).balances(figures)
     };
     BalanceOverBreaker: Get => Get, Can::ONCE, |inner| {

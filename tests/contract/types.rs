@@ -12,8 +12,8 @@ use tower_outbound::{
     call::{
         AnswerBodyFailed, AnswerTooLarge, BoxError, BudgetSlot, BulkheadFull, CallFailed, CircuitOpen,
         ConfigError, ConnectTimedOut, Endpoint, Endpoints, ErrorRef, ExecutionTimedOut, FallbackFailed,
-        FallbackRejected, FaultError, NoEndpoint, NoTimeLeft, NotReady, ReadTimedOut, RetryBudget,
-        StatusError, UploadBody,
+        FallbackRejected, FaultError, GrpcError, LateVerdict, NoEndpoint, NoTimeLeft, NotReady, OpenVerdict,
+        ReadTimedOut, RetryBudget, StatusError, UploadBody,
     },
     classify::{
         GrpcBody, GrpcErrorClassifier, GrpcErrorClassifierLayer, GrpcPolicy, StatusErrorClassifier,

@@ -53,7 +53,7 @@
 //! use tower::{BoxError, ServiceBuilder, ServiceExt, service_fn};
 //! use tower_outbound::{
 //!     breaker::{Breaker, CircuitBreakerLayer},
-//!     call::{ByTrailers, GrpcCode, GrpcError, Verdict},
+//!     call::{ByFault, ByTrailers, GrpcCode, GrpcError, Verdict},
 //!     classify::{GrpcErrorClassifierLayer, GrpcPolicy},
 //! };
 //!
@@ -61,7 +61,7 @@
 //! # async fn main() -> Result<(), BoxError> {
 //! let policy = GrpcPolicy::default().failure(GrpcCode::Aborted);
 //! let orders = ServiceBuilder::new()
-//!     .layer(CircuitBreakerLayer::new(Breaker::new("orders")?).classify(ByTrailers::default()))
+//!     .layer(CircuitBreakerLayer::new(Breaker::new("orders")?).classify(ByTrailers(ByFault)))
 //!     .layer(GrpcErrorClassifierLayer::new(policy))
 //!     .service(service_fn(|_: Request<()>| async {
 //!         Response::builder()
