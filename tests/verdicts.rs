@@ -76,12 +76,13 @@ async fn cls_01_thirty_missing_pages_open_no_circuit_and_are_not_counted() {
         assert_eq!(breaker.state(), CircuitState::Closed);
     }
     assert!(nest.send(get()).await.is_ok());
-    let figures = breaker.figures();
+    let figures = breaker.counts();
     assert_eq!((figures.successes(), figures.failures()), (1, 0));
     assert_eq!(hits.load(Ordering::Relaxed), 31, "nothing was sent again");
 }
 
 /// Tells when it is dropped.
+#[derive(Debug)]
 struct Told {
     body: Full<Bytes>,
     name: &'static str,
