@@ -197,7 +197,8 @@ async fn what_the_end_of_a_body_says_is_the_verdict() {
         says_end: true,
         ..Script::new([data()])
     };
-    let cases: [(&str, fn() -> Script, Verdict); 8] = [
+    type Case = (&'static str, fn() -> Script, Verdict);
+    let cases: [Case; 8] = [
         ("OK", || Script::ends("0"), Verdict::Success),
         ("NOT_FOUND", || Script::ends("5"), Verdict::Ignored),
         ("INTERNAL", || Script::ends("13"), Verdict::Failure),

@@ -47,11 +47,11 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let answer = ready!(this.inner.poll(cx)).map_err(Into::into)?;
-        Poll::Ready(judge(answer.into_response(), *this.policy).map_err(Into::into))
+        Poll::Ready(judge(answer.into_response(), *this.policy))
     }
 }
 
-fn judge<B: Body>(mut answer: Response<B>, policy: GrpcPolicy) -> Result<Response<GrpcBody<B>>, GrpcError> {
+fn judge<B: Body>(mut answer: Response<B>, policy: GrpcPolicy) -> Result<Response<GrpcBody<B>>, BoxError> {
     let code = match GrpcCode::from_headers(answer.headers()) {
         Some(code) => code,
         None if !is_grpc(&answer) => return Ok(answer.map(GrpcBody::of_known_end)),
@@ -67,7 +67,7 @@ fn judge<B: Body>(mut answer: Response<B>, policy: GrpcPolicy) -> Result<Respons
         Verdict::Success => Ok(answer.map(GrpcBody::of_known_end)),
         verdict => {
             let (head, _) = answer.into_parts();
-            Err(GrpcError::new(code, head.headers, verdict))
+            Err(GrpcError::new(code, head.headers, verdict).into())
         }
     }
 }
