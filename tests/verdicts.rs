@@ -6,6 +6,10 @@
     clippy::panic,
     reason = "a helper of a test fails it by a panic"
 )]
+#![allow(
+    clippy::disallowed_types,
+    reason = "locks of tests are not on the path of a call"
+)]
 
 use std::{
     convert::Infallible,
