@@ -13,7 +13,10 @@ fuzz_target!(|data: &[u8]| {
         return;
     };
     let wait = retry_after::parse(&value, || SystemTime::UNIX_EPOCH);
-    if let Some(seconds) = std::str::from_utf8(data).ok().and_then(|text| text.parse::<u64>().ok()) {
+    if let Some(seconds) = std::str::from_utf8(data)
+        .ok()
+        .and_then(|text| text.parse::<u64>().ok())
+    {
         // Rust reads a plus as well.
         let signed = data.starts_with(b"+");
         assert_eq!(wait, (!signed).then(|| Duration::from_secs(seconds)));
