@@ -16,6 +16,7 @@
 //! | `IdempotentRetry` | [`retry`] | sends again at once, to the same or to the next endpoint |
 //! | `LoadBalance` | [`balance`] | picks an endpoint for each attempt |
 //! | `ReadTimeout` | [`timeout`] | limits the server's silence |
+//! | `GrpcErrorClassifier` | [`classify`] | reads gRPC statuses, in headers and trailers |
 //! | `ConnectTimeout` | [`timeout`] | limits the connect phase; goes around a connector |
 //!
 //! [`nest`] puts them together: [`Nest`] from a few settings, [`nest::spring`] from those of a Spring Cloud client, or

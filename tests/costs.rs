@@ -28,8 +28,14 @@ use tower_outbound::{
     balance::{LoadBalance, LoadBalanceLayer},
     breaker::{Breaker, CircuitBreaker, CircuitBreakerLayer, Force, HystrixRelease},
     bulkhead::{Bulkhead, BulkheadLayer, BulkheadService},
-    call::{BoxError, Endpoints, ErrorRef, HostHeader, OutboundRequest, RepeatBody, ReplayBody, Semantics},
-    classify::{StatusErrorClassifier, StatusErrorClassifierLayer, StatusPolicy},
+    call::{
+        BoxError, ByFault, ByTrailers, Endpoints, ErrorRef, HostHeader, OutboundRequest, RepeatBody,
+        ReplayBody, Semantics,
+    },
+    classify::{
+        GrpcErrorClassifier, GrpcErrorClassifierLayer, StatusErrorClassifier, StatusErrorClassifierLayer,
+        StatusPolicy,
+    },
     collect::{CollectBody, CollectBodyLayer},
     fallback::{Fallback, FallbackLayer},
     nest::{
@@ -194,6 +200,22 @@ fn allocations_of_a_body() -> u64 {
     counted.count_total
 }
 
+/// What it takes more than the same answer without a layer.
+fn allocations_of_a_late_verdict() -> u64 {
+    let server = || {
+        tower::service_fn(|_: Get| {
+            let mut answer = Response::new(LateBody(0));
+            let grpc = HeaderValue::from_static("application/grpc");
+            answer.headers_mut().insert(http::header::CONTENT_TYPE, grpc);
+            std::future::ready(Ok::<_, BoxError>(answer))
+        })
+    };
+    let breaker = CircuitBreakerLayer::new(Breaker::new("orders").unwrap()).classify(ByTrailers(ByFault));
+    let balance = LoadBalanceLayer::new(endpoints()).classify(ByTrailers(ByFault));
+    let stack = breaker.layer(balance.layer(grpc(server())));
+    allocations(stack, || get(8)) - allocations(server(), || get(8))
+}
+
 /// Answers at once, with a body that lets every frame be waited for, for two polls.
 struct Bodies;
 
@@ -244,6 +266,10 @@ fn execution<S>(inner: S) -> ExecutionTimeout<S> {
 
 fn statuses<S>(inner: S) -> StatusErrorClassifier<S> {
     StatusErrorClassifierLayer::new(StatusPolicy::default()).layer(inner)
+}
+
+fn grpc<S>(inner: S) -> GrpcErrorClassifier<S> {
+    GrpcErrorClassifierLayer::default().layer(inner)
 }
 
 fn backoff<S>(inner: S) -> BackoffRetry<S> {
@@ -310,6 +336,7 @@ fn a_layer_allocates_nothing_over_a_service_that_answers_at_once() {
         ("ReadTimeout", allocations(read(AT_ONCE), || get(8))),
         ("ExecutionTimeout", allocations(execution(AT_ONCE), || get(8))),
         ("StatusErrorClassifier", allocations(statuses(AT_ONCE), || get(8))),
+        ("GrpcErrorClassifier", allocations(grpc(AT_ONCE), || get(8))),
         ("LoadBalance", allocations(balance(AT_ONCE), || get(8))),
         ("CircuitBreaker", allocations(breaker(AT_ONCE), || get(8))),
         ("Bulkhead", allocations(bulkhead(AT_ONCE), || get(8))),
@@ -417,6 +444,7 @@ fn a_call_that_has_to_be_waited_for_allocates_nothing_more() {
         ("ReadTimeout", allocations(read(LATER), || get(8))),
         ("ExecutionTimeout", allocations(execution(LATER), || get(8))),
         ("StatusErrorClassifier", allocations(statuses(LATER), || get(8))),
+        ("GrpcErrorClassifier", allocations(grpc(LATER), || get(8))),
         ("LoadBalance", allocations(balance(LATER), || get(8))),
         ("CircuitBreaker", allocations(breaker(LATER), || get(8))),
         ("Bulkhead", allocations(bulkhead(LATER), || get(8))),
@@ -474,6 +502,10 @@ fn what_is_not_the_usual_path_has_a_price_that_is_known() {
             allocations(statuses(FAILING), || get(8)),
         ),
         (
+            "a verdict that comes with the trailers, for a breaker and a balancer",
+            allocations_of_a_late_verdict(),
+        ),
+        (
             "a response body that is waited for, frame by frame",
             allocations_of_a_body(),
         ),
@@ -486,6 +518,10 @@ fn what_is_not_the_usual_path_has_a_price_that_is_known() {
             ("the original host header", 1),
             ("a trail of every call", 4),
             ("an answer that is an error", 2),
+            (
+                "a verdict that comes with the trailers, for a breaker and a balancer",
+                7
+            ),
             ("a response body that is waited for, frame by frame", 1),
         ]
     );
@@ -549,6 +585,7 @@ fn services_and_futures_are_small() {
         ("ReadTimeout", sizes::<_, Get>(read), (32, 184)),
         ("ExecutionTimeout", sizes::<_, Get>(execution), (32, 240)),
         ("StatusErrorClassifier", sizes::<_, Get>(statuses), (96, 112)),
+        ("GrpcErrorClassifier", sizes::<_, Get>(grpc), (32, 32)),
         ("BackoffRetry", sizes::<_, Get>(backoff), (112, 880)),
         ("IdempotentRetry", sizes::<_, Get>(idempotent), (32, 800)),
         ("LoadBalance", sizes::<_, Get>(balance), (64, 48)),

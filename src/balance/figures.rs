@@ -103,10 +103,8 @@ impl Counters {
     }
 
     #[inline]
-    fn end(&self, verdict: Verdict, end: End, started: u64, now: Instant) {
-        let nanos = self.nanos(now);
-        self.response_nanos
-            .fetch_add(nanos.saturating_sub(started), Relaxed);
+    fn end(&self, verdict: Verdict, end: End, took: u64, nanos: u64) {
+        self.response_nanos.fetch_add(took, Relaxed);
         self.changed.store(nanos, Relaxed);
         if end == End::ConnectionFailed {
             let time = (nanos / 1_000 + 1).min(LATEST);
@@ -149,7 +147,7 @@ pub struct Figures {
 
 impl Figures {
     /// Attempts that have been sent and have neither an answer, nor an error, nor been given up. A body that is still
-    /// being read is not in flight.
+    /// being read is not in flight, unless the [verdict comes with its end](crate::call::LateVerdict).
     pub fn in_flight(&self) -> u64 {
         self.in_flight
     }
@@ -245,8 +243,34 @@ impl InFlight {
     #[inline]
     pub(super) fn end(mut self, verdict: Verdict, end: End, now: Instant) -> Option<Underway> {
         let underway = self.0.take()?;
-        underway.counters.end(verdict, end, underway.started, now);
+        let nanos = underway.counters.nanos(now);
+        let took = nanos.saturating_sub(underway.started);
+        underway.counters.end(verdict, end, took, nanos);
         Some(underway)
+    }
+
+    /// Its answer is here, and the verdict will come later. It stays in flight until then, and is no part of the call any
+    /// more, which may have ended long before. What can be told of it now comes back too.
+    pub(super) fn answered(mut self) -> Option<(InFlight, Underway)> {
+        let underway = self.0.as_mut()?;
+        underway.recorded = false;
+        let told = Underway {
+            endpoint: underway.endpoint.clone(),
+            counters: underway.counters.clone(),
+            ..*underway
+        };
+        Some((self, told))
+    }
+
+    /// Ends it by a verdict that came later than the answer.
+    pub(super) fn end_late(mut self, verdict: Verdict, answered: Instant, now: Instant) {
+        if let Some(Underway {
+            counters, started, ..
+        }) = self.0.take()
+        {
+            let took = counters.nanos(answered).saturating_sub(started);
+            counters.end(verdict, End::Met, took, counters.nanos(now));
+        }
     }
 }
 

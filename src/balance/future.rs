@@ -16,7 +16,8 @@ use super::{
     wait::Waiting,
 };
 use crate::call::{
-    Addressed, AttemptOutcome, BoxError, CallScope, Classify, Fault, Verdict, is_connection_failure, scope,
+    Addressed, AttemptOutcome, BoxError, CallScope, Classify, Fault, LateVerdict, Verdict,
+    is_connection_failure, scope,
 };
 
 pin_project! {
@@ -132,6 +133,10 @@ fn ended<T, C: Classify<T>>(
 ) -> Result<T, BoxError> {
     match result {
         Ok(response) => {
+            if let Some(late) = classify.late(&response) {
+                answered(in_flight, &late);
+                return Ok(response);
+            }
             let verdict = classify.classify(Ok(&response));
             let now = Instant::now();
             if let Some(ended) = in_flight.end(verdict, End::Met, now) {
@@ -149,6 +154,22 @@ fn ended<T, C: Classify<T>>(
             failed(in_flight, verdict, error)
         }
     }
+}
+
+/// Says to the layers above where the attempt went, and leaves it in flight until its verdict comes.
+#[cold]
+fn answered(in_flight: InFlight, late: &LateVerdict) {
+    let answered = Instant::now();
+    let Some((in_flight, told)) = in_flight.answered() else {
+        return;
+    };
+    scope::current(|scope| {
+        if scope.trail().is_some() {
+            scope.record_answer(told.attempt(answered, AttemptOutcome::Answered));
+        }
+        scope.set_picked(told.into_endpoint());
+    });
+    late.then(move |verdict| in_flight.end_late(verdict, answered, Instant::now()));
 }
 
 #[cold]

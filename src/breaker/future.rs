@@ -80,11 +80,7 @@ where
                 let outcome = ready!(inner.poll(cx)).map_err(Into::into);
                 // Taken before the classifier runs: should that panic, the permit is dropped.
                 if let Some(permit) = permit.take() {
-                    let verdict = classify.classify(match &outcome {
-                        Ok(response) => Ok(response),
-                        Err(error) => Err(&**error),
-                    });
-                    permit.settle(verdict);
+                    settle(permit, classify, &outcome);
                 }
                 Poll::Ready(outcome)
             }
@@ -95,6 +91,19 @@ where
             },
         }
     }
+}
+
+#[inline]
+fn settle<T, C: Classify<T>>(permit: Permit, classify: &C, outcome: &Result<T, BoxError>) {
+    let verdict = match outcome {
+        Ok(answer) => match classify.late(answer) {
+            // The permit goes with the body. Should that be dropped before its end, so is the permit.
+            Some(late) => return late.then(move |verdict| permit.settle(verdict)),
+            None => classify.classify(Ok(answer)),
+        },
+        Err(error) => classify.classify(Err(&**error)),
+    };
+    permit.settle(verdict);
 }
 
 impl<F, C> fmt::Debug for CircuitBreakerFuture<F, C> {

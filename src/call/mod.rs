@@ -3,7 +3,8 @@
 //! | question | answered by |
 //! | --- | --- |
 //! | What went wrong, and could a server have seen it? | [`Fault`], [`Sent`] |
-//! | What does an outcome count as? | [`Verdict`], [`Classify`] |
+//! | What is there to go wrong, and what follows? | [`what_went_wrong`] |
+//! | What does an outcome count as? | [`Verdict`], [`Classify`], [`LateVerdict`] |
 //! | How much time is left, and where did the last attempt go? | [`CallScope`] |
 //! | What happened in this call? | [`Trail`] |
 //! | May this request be sent again? | [`OutboundRequest`], [`Semantics`] |
@@ -20,6 +21,8 @@ pub(crate) mod config;
 pub mod connecting;
 mod endpoint;
 mod fault;
+pub mod grpc;
+mod late;
 mod millis;
 mod request;
 pub mod retry_after;
@@ -28,6 +31,7 @@ mod status;
 pub(crate) mod timer;
 mod trail;
 mod verdict;
+pub mod what_went_wrong;
 
 #[cfg(feature = "classify")]
 pub(crate) use self::body::Prefix;
@@ -52,14 +56,16 @@ pub use self::{
     endpoint::{Addressed, Eligibility, Endpoint, EndpointBuilder, HostHeader, TlsName, Veto},
     fault::{
         AnswerBodyFailed, AnswerTooLarge, BulkheadFull, CircuitOpen, CircuitState, ConnectTimedOut,
-        ExecutionTimedOut, FallbackFailed, FallbackRejected, Fault, FaultError, FaultKind, NoEndpoint,
-        NoTimeLeft, NotReady, ReadPhase, ReadTimedOut, Rejection, RequestBodyFailed, Sent, StatusError,
-        chain,
+        ExecutionTimedOut, FallbackFailed, FallbackRejected, Fault, FaultError, FaultKind, GrpcError,
+        NoEndpoint, NoTimeLeft, NotReady, ReadPhase, ReadTimedOut, Rejection, RequestBodyFailed, Sent,
+        StatusError, chain,
     },
+    grpc::GrpcCode,
+    late::{LateVerdict, OpenVerdict},
     request::{IDEMPOTENCY_KEY, KeptRequest, NotRepeatable, OutboundRequest, Semantics},
     scope::CallScope,
     status::StatusSet,
     trail::{Attempt, AttemptOutcome, CallFailed, Event, NotRetried, Retry, RetryTo, Stop, Trail},
-    verdict::{ByFault, Classify, ErrorRef, Verdict},
+    verdict::{ByFault, ByTrailers, Classify, ErrorRef, Verdict},
 };
 pub use tower::BoxError;

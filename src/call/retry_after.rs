@@ -45,7 +45,32 @@ pub(crate) fn wall_clock() -> SystemTime {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn any_value_is_read_or_passed_over(bytes in prop::collection::vec(prop_oneof![32..=126_u8, 128..=255_u8], 0..60)) {
+            let wait = parse(&HeaderValue::from_bytes(&bytes).unwrap(), || SystemTime::UNIX_EPOCH);
+            prop_assert!(wait.is_none() || bytes.is_ascii());
+        }
+
+        #[test]
+        fn any_number_of_seconds_is_that_wait(whole: u64, fraction in "(\\.[0-9]{0,30})?") {
+            let more = u64::from(fraction.contains(|digit| ('1'..='9').contains(&digit)));
+            let expected = Duration::from_secs(whole.saturating_add(more));
+            prop_assert_eq!(at(&format!("{whole}{fraction}"), SystemTime::UNIX_EPOCH), Some(expected));
+        }
+
+        #[test]
+        fn any_date_is_the_wait_until_then(secs in 0..253_402_300_800_u64, ago in 0..100_000_u64) {
+            let date = SystemTime::UNIX_EPOCH + Duration::from_secs(secs);
+            let value = httpdate::fmt_http_date(date);
+            let now = SystemTime::UNIX_EPOCH + Duration::from_secs(secs.saturating_sub(ago));
+            prop_assert_eq!(at(&value, now), Some(Duration::from_secs(ago.min(secs))));
+        }
+    }
 
     fn at(value: &str, now: SystemTime) -> Option<Duration> {
         parse(&HeaderValue::from_str(value).unwrap(), || now)

@@ -2,7 +2,13 @@
 
 use std::{error::Error, sync::Arc};
 
-use super::fault::{FallbackRejected, Fault, FaultKind, StatusError};
+use http::Response;
+
+use super::{
+    fault::{FallbackRejected, Fault, FaultKind, GrpcError, StatusError},
+    grpc::GrpcCode,
+    late::LateVerdict,
+};
 
 /// An error as classifiers see it, whatever layer it comes from.
 pub type ErrorRef<'a> = &'a (dyn Error + Send + Sync + 'static);
@@ -22,17 +28,21 @@ impl Verdict {
     /// The verdict on an error: the one it was given when it was classified, or else the one its [`Fault`] has.
     ///
     /// Rejections by a layer of this crate, and finding no endpoint, are [`Ignored`](Verdict::Ignored): no server
-    /// had a part in them. Where it was a fallback that was turned away, the error of the call decides. All other faults
-    /// are a [`Failure`](Verdict::Failure).
+    /// had a part in them. Where it was a fallback that was turned away, the error of the call decides. A gRPC status
+    /// counts as [its code](GrpcCode::verdict) does. All other faults are a [`Failure`](Verdict::Failure).
     pub fn of(error: &(dyn Error + 'static)) -> Verdict {
         if let Some(status) = StatusError::of(error) {
             return status.verdict();
+        }
+        if let Some(grpc) = GrpcError::of(error) {
+            return grpc.verdict();
         }
         if let Some(fallback) = FallbackRejected::of(error) {
             return Verdict::of(fallback.original());
         }
         match Fault::of(error).kind() {
             FaultKind::Rejected(_) | FaultKind::NoEndpoint => Verdict::Ignored,
+            FaultKind::Grpc(code) => GrpcCode::from_number(code).verdict(),
             _ => Verdict::Failure,
         }
     }
@@ -62,6 +72,16 @@ impl Verdict {
 pub trait Classify<Response> {
     /// What this outcome counts as.
     fn classify(&self, outcome: Result<&Response, ErrorRef<'_>>) -> Verdict;
+
+    /// The promise of a verdict on this answer, if it comes later: with the end of the body. What
+    /// [`classify`](Classify::classify) says of it does not count then. Default: none.
+    ///
+    /// A layer that counts outcomes asks this first, and settles the call by it.
+    #[inline]
+    fn late(&self, answer: &Response) -> Option<LateVerdict> {
+        let _ = answer;
+        None
+    }
 }
 
 #[diagnostic::do_not_recommend]
@@ -81,6 +101,11 @@ impl<C: Classify<Response> + ?Sized, Response> Classify<Response> for Arc<C> {
     fn classify(&self, outcome: Result<&Response, ErrorRef<'_>>) -> Verdict {
         (**self).classify(outcome)
     }
+
+    #[inline]
+    fn late(&self, answer: &Response) -> Option<LateVerdict> {
+        (**self).late(answer)
+    }
 }
 
 /// The default classifier: an answer, whatever it is, is a success; an error counts as [`Verdict::of`] says.
@@ -97,6 +122,32 @@ impl<Response> Classify<Response> for ByFault {
             Ok(_) => Verdict::Success,
             Err(error) => Verdict::of(error),
         }
+    }
+}
+
+/// As another classifier, but where an answer promises a [`LateVerdict`], and its head counts as a success, that
+/// verdict counts, and is waited for.
+///
+/// Only `http::Response`s can promise one. Default: around [`ByFault`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ByTrailers<C = ByFault>(
+    /// The classifier of the head, and of errors.
+    pub C,
+);
+
+impl<C, B> Classify<Response<B>> for ByTrailers<C>
+where
+    C: Classify<Response<B>>,
+{
+    #[inline]
+    fn classify(&self, outcome: Result<&Response<B>, ErrorRef<'_>>) -> Verdict {
+        self.0.classify(outcome)
+    }
+
+    #[inline]
+    fn late(&self, answer: &Response<B>) -> Option<LateVerdict> {
+        let late = LateVerdict::on(answer.extensions())?;
+        (self.classify(Ok(answer)) == Verdict::Success).then(|| late.clone())
     }
 }
 

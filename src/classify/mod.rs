@@ -22,7 +22,26 @@
 //! *Failure* and *ignored* become errors; a failure counts against the server, what is ignored never counts.
 //!
 //! Which of them are worth another attempt is a question for the retry layers. They ask
-//! [`StatusSet::TRANSIENT`](crate::call::StatusSet::TRANSIENT): 408, 429, 502, 503 and 504.
+//! [`StatusSet::TRANSIENT`](crate::call::StatusSet::TRANSIENT): 408, 429, 502, 503 and 504. Both by default:
+//!
+//! | status | verdict | transient | why |
+//! | --- | --- | --- | --- |
+//! | 200 | success | no | |
+//! | 301 | success | no | an answer: following it is a choice of the caller's |
+//! | 400 | ignored | no | the request is wrong, and stays so |
+//! | 401 | ignored | no | the caller has no, or the wrong, credentials |
+//! | 404 | ignored | no | it is not there |
+//! | 408 | failure | yes | the server gave the request up before it had all of it |
+//! | 409 | ignored | no | the state of the resource is against it |
+//! | 422 | ignored | no | the request is understood, and wrong |
+//! | 425 | ignored | no | not before the TLS handshake is over: a matter for the client |
+//! | 429 | failure | yes | the server has too much to do for this caller |
+//! | 500 | failure | no | the server broke at this request, and is likely to do so again |
+//! | 501 | failure | no | the server cannot do it, and stays so |
+//! | 502 | failure | yes | the server behind the gateway was not there |
+//! | 503 | failure | yes | not now |
+//! | 504 | failure | yes | the server behind the gateway was too slow |
+//! | 505 | failure | no | the server does not speak this version |
 //!
 //! # The body of an error
 //!
@@ -38,8 +57,8 @@
 //!
 //! # What it does not see
 //!
-//! Only the head is judged. A failure that is told in the body or in trailers, as gRPC does, is a success here.
-//! Errors from below pass unchanged.
+//! Only the status is judged. A failure that is told in the body is a success here, and so is one told by gRPC, whose
+//! status is 200 whatever happened: [`grpc`] is for that. Errors from below pass unchanged.
 //!
 //! # Example
 //!
@@ -77,6 +96,7 @@
 
 mod answer;
 mod future;
+pub mod grpc;
 mod layer;
 mod policy;
 mod service;
@@ -86,6 +106,10 @@ mod verdicts;
 mod tests;
 
 pub use self::{
-    answer::HttpAnswer, future::StatusErrorClassifierFuture, layer::StatusErrorClassifierLayer,
-    policy::StatusPolicy, service::StatusErrorClassifier,
+    answer::HttpAnswer,
+    future::StatusErrorClassifierFuture,
+    grpc::{GrpcBody, GrpcErrorClassifier, GrpcErrorClassifierFuture, GrpcErrorClassifierLayer, GrpcPolicy},
+    layer::StatusErrorClassifierLayer,
+    policy::StatusPolicy,
+    service::StatusErrorClassifier,
 };

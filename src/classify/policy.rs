@@ -5,7 +5,7 @@ use std::{fmt, time::Duration};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header::RETRY_AFTER};
 
 use super::verdicts::Verdicts;
-use crate::call::{Classify, ErrorRef, StatusSet, Verdict, retry_after};
+use crate::call::{Classify, ErrorRef, LateVerdict, StatusSet, Verdict, retry_after};
 
 /// What each status counts as, and which `Retry-After` is understood.
 ///
@@ -212,6 +212,12 @@ impl<B> Classify<Response<B>> for StatusPolicy {
             Ok(response) => self.verdict(response.status()),
             Err(error) => Verdict::of(error),
         }
+    }
+
+    #[inline]
+    fn late(&self, answer: &Response<B>) -> Option<LateVerdict> {
+        let late = LateVerdict::on(answer.extensions())?;
+        (self.verdict(answer.status()) == Verdict::Success).then(|| late.clone())
     }
 }
 

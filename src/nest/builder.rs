@@ -13,7 +13,9 @@ use super::{
 use crate::{
     balance::{LoadBalanceLayer, RoundRobin, Rule, WhenEmpty},
     breaker::{Breaker, CircuitBreakerLayer},
-    call::{ConfigError, Endpoints, HostHeader, LONGEST, RetryBudget, StatusSet, config},
+    call::{
+        ByFault, ByTrailers, ConfigError, Endpoints, HostHeader, LONGEST, RetryBudget, StatusSet, config,
+    },
     classify::{StatusErrorClassifierLayer, StatusPolicy},
     observe::RecordTrailLayer,
     retry::{Backoff, BackoffRetryLayer, Idempotent, IdempotentRetryLayer},
@@ -312,7 +314,7 @@ impl<R: Rule> NestBuilder<R> {
         let handle = NestHandle::new(breaker.clone(), self.endpoints, balance.handle(), self.budget);
         let stack = tower::ServiceBuilder::new()
             .layer(RecordTrailLayer::new().every_call(self.record_every_call))
-            .layer(CircuitBreakerLayer::new(breaker))
+            .layer(CircuitBreakerLayer::new(breaker).classify(ByTrailers(ByFault)))
             .layer(ExecutionTimeoutLayer::new(execution)?)
             .layer(backoff)
             .layer(StatusErrorClassifierLayer::new(self.statuses).body_wait(ERROR_BODY)?)

@@ -122,6 +122,14 @@ pub trait ServiceBuilderExt<L>: sealed::Sealed + Sized {
         policy: crate::classify::StatusPolicy,
     ) -> ServiceBuilder<Stack<crate::classify::StatusErrorClassifierLayer, L>>;
 
+    /// Turns gRPC statuses into errors and verdicts. Belongs around the client, below load balancing.
+    #[cfg(feature = "classify")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "classify")))]
+    fn grpc_errors(
+        self,
+        policy: crate::classify::GrpcPolicy,
+    ) -> ServiceBuilder<Stack<crate::classify::GrpcErrorClassifierLayer, L>>;
+
     /// Sends a call again at once, to the same or to the next endpoint, where that is safe.
     #[cfg(feature = "retry")]
     #[cfg_attr(docsrs, doc(cfg(feature = "retry")))]
@@ -221,6 +229,14 @@ impl<L> ServiceBuilderExt<L> for ServiceBuilder<L> {
         policy: crate::classify::StatusPolicy,
     ) -> ServiceBuilder<Stack<crate::classify::StatusErrorClassifierLayer, L>> {
         self.layer(crate::classify::StatusErrorClassifierLayer::new(policy))
+    }
+
+    #[cfg(feature = "classify")]
+    fn grpc_errors(
+        self,
+        policy: crate::classify::GrpcPolicy,
+    ) -> ServiceBuilder<Stack<crate::classify::GrpcErrorClassifierLayer, L>> {
+        self.layer(crate::classify::GrpcErrorClassifierLayer::new(policy))
     }
 
     #[cfg(feature = "retry")]

@@ -13,7 +13,7 @@ use super::builder::NestBuilder;
 use crate::{
     balance::{BalanceHandle, LoadBalance, RoundRobin},
     breaker::{Breaker, CircuitBreaker},
-    call::{Endpoints, RetryBudget},
+    call::{ByTrailers, Endpoints, RetryBudget},
     classify::{StatusErrorClassifier, StatusPolicy},
     observe::RecordTrail,
     retry::{BackoffRetry, IdempotentRetry},
@@ -28,6 +28,7 @@ pub(super) type Stack<C, R> = RecordTrail<
                 StatusErrorClassifier<IdempotentRetry<LoadBalance<ReadTimeout<C>, R, StatusPolicy>>>,
             >,
         >,
+        ByTrailers,
     >,
 >;
 

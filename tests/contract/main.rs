@@ -39,6 +39,7 @@ contract! {
     read_timeout: OfReadTimeout [ReadTimeoutLayer];
     execution_timeout: OfExecutionTimeout [ExecutionTimeoutLayer];
     status_error_classifier: OfStatusErrorClassifier [StatusErrorClassifierLayer];
+    grpc_error_classifier: OfGrpcErrorClassifier [GrpcErrorClassifierLayer];
     backoff_retry: OfBackoffRetry [BackoffRetryLayer];
     idempotent_retry: OfIdempotentRetry [IdempotentRetryLayer];
     tower_retry: OfTowerRetry [TowerRetryLayer];
@@ -61,6 +62,7 @@ contract! {
     backoff_over_idempotent: BackoffOverIdempotent [BackoffRetryLayer IdempotentRetryLayer];
     idempotent_over_balance: IdempotentOverBalance [IdempotentRetryLayer LoadBalanceLayer];
     balance_over_read_timeout: BalanceOverRead [LoadBalanceLayer ReadTimeoutLayer];
+    balance_over_grpc: BalanceOverGrpc [LoadBalanceLayer GrpcErrorClassifierLayer];
     balance_over_breaker: BalanceOverBreaker [LoadBalanceLayer CircuitBreakerLayer];
     nest: TheNest [];
     hystrix_shell: HystrixShell [HystrixLayer];

@@ -14,8 +14,11 @@ use tower_outbound::{
     balance::{BalanceHandle, LoadBalanceLayer, WhenEmpty},
     breaker::{Breaker, CircuitBreakerLayer, Force},
     bulkhead::{Bulkhead, BulkheadLayer, Slot},
-    call::{CircuitState, Endpoint, Endpoints, ErrorRef, RetryBudget, StatusSet, UploadBody, Verdict, scope},
-    classify::{StatusErrorClassifierLayer, StatusPolicy},
+    call::{
+        ByFault, ByTrailers, CircuitState, Endpoint, Endpoints, ErrorRef, RetryBudget, StatusSet, UploadBody,
+        Verdict, scope,
+    },
+    classify::{GrpcErrorClassifierLayer, StatusErrorClassifierLayer, StatusPolicy},
     collect::CollectBodyLayer,
     fallback::FallbackLayer,
     nest::{
@@ -86,6 +89,7 @@ subjects! {
     OfReadTimeout: Get => Upload, Can::ONCE, |inner| Setup::new(read().layer(inner));
     OfExecutionTimeout: Get => Get, Can::ONCE, |inner| Setup::new(execution().layer(inner));
     OfStatusErrorClassifier: Get => Get, Can::ONCE, |inner| Setup::new(statuses().layer(inner));
+    OfGrpcErrorClassifier: Get => Get, Can::ONCE, |inner| Setup::new(grpc().layer(inner));
     OfBackoffRetry: Get => Get, PAUSED, |inner| {
         let budget = budget();
         Setup::new(backoff().budget(budget.clone()).layer(inner)).spends(budget)
@@ -186,6 +190,12 @@ subjects! {
         let figures = balance.handle();
         Setup::new(ServiceBuilder::new().layer(balance).layer(read()).service(inner)).balances(figures)
     };
+    BalanceOverGrpc: Get => Get, Can::ONCE, |inner| {
+        let balance = balance();
+        let figures = balance.handle();
+        let layers = ServiceBuilder::new().layer(balance.classify(ByTrailers(ByFault))).layer(grpc());
+        Setup::new(layers.service(inner)).balances(figures)
+    };
     BalanceOverBreaker: Get => Get, Can::ONCE, |inner| {
         let (balance, breaker) = (balance(), breaker());
         let figures = balance.handle();
@@ -265,6 +275,10 @@ fn execution() -> ExecutionTimeoutLayer {
 
 fn statuses() -> StatusErrorClassifierLayer {
     StatusErrorClassifierLayer::new(StatusPolicy::default())
+}
+
+fn grpc() -> GrpcErrorClassifierLayer {
+    GrpcErrorClassifierLayer::default()
 }
 
 fn backoff() -> BackoffRetryLayer {

@@ -12,10 +12,13 @@ use tower_outbound::{
     call::{
         AnswerBodyFailed, AnswerTooLarge, BoxError, BudgetSlot, BulkheadFull, CallFailed, CircuitOpen,
         ConfigError, ConnectTimedOut, Endpoint, Endpoints, ErrorRef, ExecutionTimedOut, FallbackFailed,
-        FallbackRejected, FaultError, NoEndpoint, NoTimeLeft, NotReady, ReadTimedOut, RetryBudget,
-        StatusError, TlsName, UploadBody,
+        FallbackRejected, FaultError, GrpcError, LateVerdict, NoEndpoint, NoTimeLeft, NotReady, OpenVerdict,
+        ReadTimedOut, RetryBudget, StatusError, TlsName, UploadBody,
     },
-    classify::{StatusErrorClassifier, StatusErrorClassifierLayer, StatusPolicy},
+    classify::{
+        GrpcBody, GrpcErrorClassifier, GrpcErrorClassifierLayer, GrpcPolicy, StatusErrorClassifier,
+        StatusErrorClassifierLayer, StatusPolicy,
+    },
     collect::{CollectBody, CollectBodyLayer, CollectedBody},
     fallback::{Fallback, FallbackLayer},
     nest::{
@@ -68,6 +71,7 @@ fn services_and_their_futures_go_to_other_threads_if_those_below_do() {
     service::<ReadTimeout<Probe>, Get>();
     service::<ExecutionTimeout<Probe>, Get>();
     service::<StatusErrorClassifier<Probe>, Get>();
+    service::<GrpcErrorClassifier<Probe>, Get>();
     service::<BackoffRetry<Probe>, Get>();
     service::<IdempotentRetry<Probe>, Get>();
     service::<LoadBalance<Probe>, Get>();
@@ -96,6 +100,7 @@ fn a_body_that_is_sent_but_not_shared_is_enough() {
     sent::<UploadBody<Unshared>>();
     sent::<ReadBody<Unshared>>();
     sent::<CollectedBody<Unshared>>();
+    sent::<GrpcBody<Unshared>>();
 }
 
 #[test]
@@ -104,6 +109,7 @@ fn layers_handles_and_settings_are_kept_where_all_tasks_see_them() {
     shared::<ReadTimeoutLayer>();
     shared::<ExecutionTimeoutLayer>();
     shared::<StatusErrorClassifierLayer>();
+    shared::<GrpcErrorClassifierLayer>();
     shared::<BackoffRetryLayer>();
     shared::<IdempotentRetryLayer>();
     shared::<LoadBalanceLayer>();
@@ -123,6 +129,8 @@ fn layers_handles_and_settings_are_kept_where_all_tasks_see_them() {
     shared::<NestHandle>();
     shared::<Plan>();
     shared::<StatusPolicy>();
+    shared::<GrpcPolicy>();
+    shared::<LateVerdict>();
     shared::<Backoff>();
     shared::<Idempotent>();
     shared::<HystrixLayer>();
@@ -138,6 +146,8 @@ fn layers_handles_and_settings_are_kept_where_all_tasks_see_them() {
     sent::<BudgetSlot>();
     sent::<ReadBody<ScriptedBody>>();
     sent::<CollectedBody<ScriptedBody>>();
+    sent::<GrpcBody<ScriptedBody>>();
+    sent::<OpenVerdict>();
     sent::<Upload>();
 }
 
@@ -154,6 +164,7 @@ fn errors_can_be_boxed_as_tower_boxes_them() {
     error::<FallbackFailed>();
     error::<FallbackRejected>();
     error::<FaultError>();
+    error::<GrpcError>();
     error::<NoEndpoint>();
     error::<NoTimeLeft>();
     error::<NotReady>();

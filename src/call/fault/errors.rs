@@ -10,7 +10,7 @@ use http::{
 };
 use tower::BoxError;
 
-use super::{Fault, FaultKind, ReadPhase, Sent, chain};
+use super::{Fault, FaultKind, GrpcError, ReadPhase, Sent, chain};
 use crate::call::{CallFailed, ErrorRef, Verdict, millis::Millis};
 
 /// No connection within the limit on the connect phase: resolving, all addresses and TLS taken together.
@@ -782,6 +782,8 @@ pub(super) fn own(error: &(dyn Error + 'static)) -> Option<Fault> {
         return Some(
             Fault::new(FaultKind::Status(error.status), Sent::Maybe).with_retry_after(error.retry_after),
         );
+    } else if let Some(error) = error.downcast_ref::<GrpcError>() {
+        return Some(error.fault());
     } else if let Some(error) = error.downcast_ref::<CircuitOpen>() {
         return Some(
             Fault::new(FaultKind::Rejected(Rejection::Breaker), Sent::No).with_retry_after(error.retry_in),

@@ -1,6 +1,7 @@
 //! What went wrong with an attempt, and whether a server may have seen it.
 
 mod errors;
+mod grpc;
 mod read;
 mod socket;
 
@@ -13,6 +14,7 @@ pub use self::errors::{
     ExecutionTimedOut, FallbackFailed, FallbackRejected, FaultError, NoEndpoint, NoTimeLeft, NotReady,
     ReadTimedOut, RequestBodyFailed, StatusError,
 };
+pub use self::grpc::GrpcError;
 pub use self::read::chain;
 #[cfg(feature = "balance")]
 pub(crate) use self::socket::is_connection_failure;
