@@ -76,7 +76,7 @@
 //!
 //! | keys | acted on | wins over |
 //! | --- | --- | --- |
-//! | `<client>.ribbon.X` | `ConnectTimeout`, `ReadTimeout`, `MaxAutoRetries`, `MaxAutoRetriesNextServer`, `OkToRetryOnAllOperations`, `retryableStatusCodes`, `listOfServers` | `ribbon.X`, the release |
+//! | `<client>.ribbon.X` | `ConnectTimeout`, `ReadTimeout`, `MaxAutoRetries`, `MaxAutoRetriesNextServer`, `OkToRetryOnAllOperations`, `retryableStatusCodes`, `listOfServers` (only told, by [`SpringConfig::list_of_servers`]) | `ribbon.X`, the release |
 //! | `<client>.ribbon.X` alone | `NFLoadBalancerRuleClassName`, `ActiveConnectionsLimit` | |
 //! | `niws.loadbalancer.<client>.X` | `connectionFailureCountThreshold`, `circuitTripTimeoutFactorSeconds`, `circuitTripMaxTimeoutSeconds` | |
 //! | `niws.loadbalancer.X` | `availabilityFilteringRule.filterCircuitTripped`, `availabilityFilteringRule.activeConnectionsLimit`, `serverStats.activeRequestsCount.effectiveWindowSeconds` | |

@@ -162,9 +162,10 @@ impl<F> SpringNestBuilder<F> {
     ///     }
     /// }
     /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-    /// # assert_eq!(Orders::new(Endpoints::new())?.all().await?, 200);
-    /// # Ok::<_, BoxError>(())
-    /// # })
+    /// #     assert_eq!(Orders::new(Endpoints::new())?.all().await?, 200);
+    /// #     Ok::<_, BoxError>(())
+    /// # })?;
+    /// # Ok::<(), BoxError>(())
     /// ```
     pub fn fallback<F2>(self, fallback: FallbackLayer<F2>) -> SpringNestBuilder<F2> {
         SpringNestBuilder {
