@@ -222,8 +222,31 @@ impl<R: Rule> NestBuilder<R> {
     /// let mut settings = builder.settings();
     /// assert_eq!(settings.find(|(name, _)| *name == "read limit"), Some(("read limit", "5s".to_owned())));
     /// ```
+    ///
+    /// A rule is told by the name of its type, without generics:
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use tower_outbound::{Nest, balance::{Random, RibbonRule, RoundRobin, Rule}, call::Endpoints};
+    ///
+    /// fn told<R: Rule>(rule: R) -> [String; 2] {
+    ///     let settings: Vec<_> = Nest::builder("orders", Endpoints::new()).rule(rule).settings().collect();
+    ///     ["rule", "tripped endpoint"].map(|row| {
+    ///         settings.iter().find(|(name, _)| *name == row).map_or(String::new(), |(_, value)| value.clone())
+    ///     })
+    /// }
+    /// let any: Arc<dyn Rule + Send + Sync> = Arc::new(Random::default());
+    /// assert_eq!(told(RoundRobin::default()), ["RoundRobin", "picked like any other"]);
+    /// assert_eq!(told(any), ["a rule of its own", "as the rule says"]);
+    /// assert_eq!(told(RibbonRule::ZoneAvoidance.zone_aware()), ["ZoneAware", "as the rule says"]);
+    /// ```
     pub fn settings(&self) -> impl Iterator<Item = (&'static str, String)> + use<R> {
-        let rule = std::any::type_name::<R>();
+        let rule = pointee(std::any::type_name::<R>());
+        let tripped = if rule == std::any::type_name::<RoundRobin>() {
+            "picked like any other"
+        } else {
+            "as the rule says"
+        };
         let breaker = match &self.breaker {
             Some(breaker) => breaker.settings(),
             None => Breaker::builder(self.name.as_str()).settings(),
@@ -242,8 +265,8 @@ impl<R: Rule> NestBuilder<R> {
             breaker_counts: "failures of the server",
             bulkhead: None,
             fallbacks: None,
-            rule: rule.rsplit("::").next().unwrap_or(rule).to_owned(),
-            tripped: "picked like any other".to_owned(),
+            rule: rule_name(rule),
+            tripped: tripped.to_owned(),
             when_empty: self.when_empty,
             plan: self.plan(),
         }
@@ -346,6 +369,30 @@ impl<R: Rule> NestBuilder<R> {
             .connect_limit(limit)
             .build_http()?;
         self.build(client)
+    }
+}
+
+/// The name of a rule's type, without the pointer around it.
+fn pointee(of_type: &str) -> &str {
+    let inner = of_type
+        .strip_prefix("alloc::sync::Arc<")
+        .and_then(|rest| rest.strip_suffix('>'));
+    inner.map_or(of_type, pointee)
+}
+
+/// What a rule of this type is called: the last segment of its path, without generics.
+fn rule_name(of_type: &str) -> String {
+    let path = of_type.split('<').next().unwrap_or(of_type);
+    let name = path.rsplit("::").next().unwrap_or(path);
+    let is_word = |name: &str| {
+        name.chars()
+            .all(|letter| letter.is_alphanumeric() || letter == '_')
+    };
+    // A closure, or any rule there is, says nothing by its type.
+    if path.starts_with("dyn ") || !is_word(name) {
+        "a rule of its own".to_owned()
+    } else {
+        name.to_owned()
     }
 }
 

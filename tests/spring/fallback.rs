@@ -54,15 +54,39 @@ async fn a_fallback_answers_for_all_but_bad_requests() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fallback_is_switched_off_with_its_key_or_with_hystrix() {
+async fn a_fallback_is_switched_off_with_its_key() {
     let off = config([("hystrix.command.default.fallback.enabled", "false")]);
+    assert!(matches!(
+        call(off, || status(503)).await,
+        Err(FaultKind::Status(_))
+    ));
+}
+
+#[test]
+fn a_fallback_without_hystrix_is_refused() {
     let none: [(&str, &str); 0] = [];
-    let no_hystrix = spring::from_pairs("orders", none).unwrap();
-    for config in [off, no_hystrix] {
-        assert!(matches!(
-            call(config, || status(503)).await,
-            Err(FaultKind::Status(_))
-        ));
+    let (client, _) = client(|_| async { status(503) });
+    let fallback = FallbackLayer::new(|_: ErrorRef<'_>| async { Ok(Whole::new(Bytes::new().into())) });
+    let nest = spring::from_pairs("orders", none)
+        .unwrap()
+        .nest(endpoints(&["a"]))
+        .fallback(fallback);
+    let error = nest.build(client).unwrap_err().to_string();
+    assert!(error.contains("`feign.hystrix.enabled`"), "{error}");
+}
+
+#[test]
+fn a_client_without_a_name_is_refused() {
+    for name in ["", " \t"] {
+        // The command and the pool have names of their own.
+        let pairs = [
+            ("feign.hystrix.enabled", "true"),
+            ("hystrix.command.A#b().threadPoolKeyOverride", "pool"),
+        ];
+        let config = spring::from_pairs(name, pairs).unwrap().command_key("A#b()");
+        let (client, _) = client(|_| async { status(200) });
+        let error = config.nest(endpoints(&["a"])).build(client).unwrap_err();
+        assert_eq!(error.field(), "client", "{error}");
     }
 }
 

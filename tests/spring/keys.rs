@@ -469,4 +469,16 @@ fn the_list_of_servers_can_be_asked_for() {
         ("orders.ribbon.listOfServers", "b:1, c:2"),
     ]);
     assert_eq!(list.list_of_servers(), ["b:1", "c:2"]);
+    let remarks = list.remarks();
+    assert_eq!(remarks.len(), 2, "the nest calls what it is given");
+    assert!(remarks[1].to_string().contains("`list_of_servers()`"));
+}
+
+#[test]
+fn a_key_about_no_client_is_not_one_about_all() {
+    for key in [".ribbon.ReadTimeout", " .ribbon.ReadTimeout"] {
+        let config = config([(key, "7")]);
+        assert_eq!(reason(&config, key), Some(Reason::Unknown), "{key:?}");
+        assert_eq!(config.limits(), limits(1000, 1000));
+    }
 }

@@ -58,6 +58,9 @@ impl SpringConfig {
                 without("statuses are retried with `spring.cloud.loadbalancer.retry.enabled=true` alone")
             }
             "ActiveConnectionsLimit" => self.idle_filter(),
+            "listOfServers" => Some(Reason::NotActedOn(
+                "the nest calls the endpoints that you give; the list is at hand as `list_of_servers()`",
+            )),
             _ => None,
         }
     }

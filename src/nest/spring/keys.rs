@@ -380,7 +380,10 @@ fn place<'a>(key: &'a str, client: &str) -> Option<Place<'a>> {
     }
     let (about, name) = match key.strip_prefix("ribbon.") {
         Some(name) => ("", name),
-        None => key.split_once(".ribbon.")?,
+        // One about nobody is not one about all.
+        None => key
+            .split_once(".ribbon.")
+            .filter(|(client, _)| !client.trim().is_empty())?,
     };
     Some(Place {
         family: Family::Ribbon,
@@ -552,6 +555,9 @@ mod tests {
             "hystrix.command.default",
             "hystrix.command.enabled",
             "niws.loadbalancer.x",
+            ".ribbon.ReadTimeout",
+            " .ribbon.ReadTimeout",
+            ".ribbon.readTimeout",
             "",
         ] {
             assert_eq!(find(key, "orders"), Found::Nothing, "{key}");

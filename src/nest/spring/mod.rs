@@ -76,7 +76,7 @@
 //!
 //! | keys | acted on | wins over |
 //! | --- | --- | --- |
-//! | `<client>.ribbon.X` | `ConnectTimeout`, `ReadTimeout`, `MaxAutoRetries`, `MaxAutoRetriesNextServer`, `OkToRetryOnAllOperations`, `retryableStatusCodes`, `listOfServers` | `ribbon.X`, the release |
+//! | `<client>.ribbon.X` | `ConnectTimeout`, `ReadTimeout`, `MaxAutoRetries`, `MaxAutoRetriesNextServer`, `OkToRetryOnAllOperations`, `retryableStatusCodes`, `listOfServers` (only told, by [`SpringConfig::list_of_servers`]) | `ribbon.X`, the release |
 //! | `<client>.ribbon.X` alone | `NFLoadBalancerRuleClassName`, `ActiveConnectionsLimit` | |
 //! | `niws.loadbalancer.<client>.X` | `connectionFailureCountThreshold`, `circuitTripTimeoutFactorSeconds`, `circuitTripMaxTimeoutSeconds` | |
 //! | `niws.loadbalancer.X` | `availabilityFilteringRule.filterCircuitTripped`, `availabilityFilteringRule.activeConnectionsLimit`, `serverStats.activeRequestsCount.effectiveWindowSeconds` | |
@@ -96,6 +96,11 @@
 //!
 //! # Traps that are reproduced
 //!
+//! - **Ribbon sends a POST again, unasked.** `MaxAutoRetriesNextServer` is 1 where nothing is set. So a POST goes to the
+//!   next server when the connection was refused, reset or closed early, even if the first server had read it and carried
+//!   it out. To switch that off, set `spring.cloud.loadbalancer.retry.enabled=true`, and GET alone is sent again; or set
+//!   both `MaxAutoRetries` and `MaxAutoRetriesNextServer` to 0, and nothing is. [The table](#what-is-sent-again) has the
+//!   rest.
 //! - Ribbon sends a GET again to the next server although nobody has configured it, and the execution timeout of 1 s is
 //!   as long as one read timeout: the retry is made in vain. [`SpringConfig::accepted`] says so.
 //! - Request options of Feign's own take the place of Ribbon's limits, and without spring-retry they switch Ribbon's
@@ -104,6 +109,23 @@
 //!   [`SpringConfig::plan`] tells them.
 //! - Every status but 2xx counts against the circuit, 404 too, unless [`ErrorDecoder`] or `decode404` says otherwise.
 //! - Feign's retryer, once there is one, sends a POST again after a read timeout.
+//!
+//! ## What is sent again
+//!
+//! Each column on its own. There is no retryer in Feign unless [`SpringConfig::retryer`] gives one.
+//!
+//! | fault | Ribbon | Ribbon with spring-retry | Feign's retryer |
+//! | --- | --- | --- | --- |
+//! | connection refused | GET, POST | GET | GET, POST |
+//! | connect timeout | GET | GET | GET, POST |
+//! | reset, or closed before an answer | GET, **POST** | GET | GET, **POST** |
+//! | read timeout, before an answer | GET | GET | GET, **POST** |
+//! | error status | none | GET, if `retryableStatusCodes` has it | none |
+//! | error status with `Retry-After` | none | GET, if `retryableStatusCodes` has it | GET, **POST** |
+//!
+//! Bold: the server may have carried it out. PUT, DELETE and all others are as POST. `OkToRetryOnAllOperations` makes
+//! Ribbon treat them as GET, with spring-retry or without. [`ErrorDecoder::ServerErrorsRetryable`] makes the retryer send
+//! any request again after a 5xx. Once an answer has begun, a fault in its body is not retried.
 //!
 //! # What differs
 //!

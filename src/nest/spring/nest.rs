@@ -19,7 +19,7 @@ use crate::{
     balance::BalanceHandle,
     breaker::Breaker,
     bulkhead::Bulkhead,
-    call::{ConfigError, Endpoints, ErrorRef, HostHeader},
+    call::{ConfigError, Endpoints, ErrorRef, HostHeader, config},
     fallback::{Fallback, FallbackLayer, Substitute},
     nest::Plan,
     observe::{RecordTrail, RecordTrailLayer},
@@ -90,7 +90,83 @@ impl<F> SpringNestBuilder<F> {
     /// What answers in place of an error: a fallback in Feign, or a fallback factory.
     ///
     /// How many may run at once is set by `fallback.isolation.semaphore.maxConcurrentRequests`. It is not asked where
-    /// `fallback.enabled` is false, or where the nest has no Hystrix.
+    /// `fallback.enabled` is false. It needs Hystrix: without `feign.hystrix.enabled=true` Spring ignores a fallback, and
+    /// here [`build`](SpringNestBuilder::build) refuses it.
+    ///
+    /// What it answers has the type that the nest's answers have, whose body is made from `Bytes`:
+    ///
+    /// ```
+    /// use bytes::Bytes;
+    /// use http::{Request, Response};
+    /// use http_body_util::{BodyExt, Full};
+    /// use tower_outbound::{call::{BoxError, Endpoints, ErrorRef}, fallback::FallbackLayer, nest::spring};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), BoxError> {
+    /// let fallback = FallbackLayer::new(|_: ErrorRef<'_>| async {
+    ///     Ok(Response::new(Bytes::from("[]").into()))
+    /// });
+    /// // Nobody to call.
+    /// let nest = spring::from_pairs("orders", [("feign.hystrix.enabled", "true")])?
+    ///     .nest(Endpoints::new())
+    ///     .fallback(fallback)
+    ///     .build_http()?;
+    /// let response = nest.send(Request::get("/orders").body(Full::<Bytes>::default())?).await?;
+    /// assert_eq!(response.into_body().collect().await?.to_bytes(), "[]");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// A closure has no name that a field could have as its type. A [`Substitute`] of your own has one:
+    ///
+    /// ```
+    /// use std::future::{Ready, ready};
+    ///
+    /// use bytes::Bytes;
+    /// use http::Response;
+    /// use http_body_util::Full;
+    /// use tower_outbound::{
+    ///     call::{BoxError, Endpoints, ErrorRef},
+    ///     fallback::{FallbackLayer, Substitute},
+    ///     nest::spring::{self, HttpSpringNest},
+    /// };
+    ///
+    /// #[derive(Clone)]
+    /// struct NoOrders;
+    ///
+    /// // For answers of any body that is made from bytes.
+    /// impl<Req, B: From<Bytes>> Substitute<Req, Response<B>> for NoOrders {
+    ///     type Taken = ();
+    ///     type Future = Ready<Result<Response<B>, BoxError>>;
+    ///
+    ///     fn take(&self, _: &Req) {}
+    ///
+    ///     fn answer(&self, (): (), _: ErrorRef<'_>) -> Self::Future {
+    ///         ready(Ok(Response::new(Bytes::from("[]").into())))
+    ///     }
+    /// }
+    ///
+    /// struct Orders {
+    ///     nest: HttpSpringNest<Full<Bytes>, NoOrders>,
+    /// }
+    ///
+    /// impl Orders {
+    ///     fn new(endpoints: Endpoints) -> Result<Self, BoxError> {
+    ///         let config = spring::from_pairs("orders", [("feign.hystrix.enabled", "true")])?;
+    ///         Ok(Orders { nest: config.nest(endpoints).fallback(FallbackLayer::of(NoOrders)).build_http()? })
+    ///     }
+    ///
+    ///     async fn all(&self) -> Result<u16, BoxError> {
+    ///         let request = http::Request::get("/orders").body(Full::default())?;
+    ///         Ok(self.nest.send(request).await?.status().as_u16())
+    ///     }
+    /// }
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// #     assert_eq!(Orders::new(Endpoints::new())?.all().await?, 200);
+    /// #     Ok::<_, BoxError>(())
+    /// # })?;
+    /// # Ok::<(), BoxError>(())
+    /// ```
     pub fn fallback<F2>(self, fallback: FallbackLayer<F2>) -> SpringNestBuilder<F2> {
         SpringNestBuilder {
             fallback: Some(fallback),
@@ -119,14 +195,23 @@ impl<F> SpringNestBuilder<F> {
     ///
     /// # Errors
     ///
-    /// If the name of client or command is empty; if a value is none that its layer can have, such as a window that holds
+    /// If the name of client or command is empty or blank; if there is a fallback without Hystrix; if a value is none that its layer can have, such as a window that holds
     /// no health snapshot.
     pub fn build<C>(self, client: C) -> Result<SpringNest<C, F>, ConfigError>
     where
         F: Clone,
     {
         let config = &self.config;
+        config::name("Spring", "client", config.client())?;
         let has_hystrix = config.has_hystrix();
+        if self.fallback.is_some() && !has_hystrix {
+            return Err(ConfigError::new(
+                "Spring",
+                "fallback",
+                "one without Hystrix",
+                "set `feign.hystrix.enabled` to true, or leave the fallback out",
+            ));
+        }
         let hystrix = if has_hystrix {
             HystrixLayer::new(config, self.pool)?
         } else {
@@ -144,8 +229,7 @@ impl<F> SpringNestBuilder<F> {
         };
         let record = RecordTrailLayer::new().every_call(config.beans.record_every_call);
         let shells = record.layer(hystrix.layer(feign.layer(ribbon.layer(client))));
-        let fallback = self.fallback.filter(|_| has_hystrix);
-        let fallback = fallback.and_then(|layer| config.fallback(layer));
+        let fallback = self.fallback.and_then(|layer| config.fallback(layer));
         Ok(SpringNest {
             stack: match &fallback {
                 Some(layer) => Either::Left(layer.layer(shells)),
