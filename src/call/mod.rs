@@ -8,6 +8,7 @@
 //! | What happened in this call? | [`Trail`] |
 //! | May this request be sent again? | [`OutboundRequest`], [`Semantics`] |
 //! | Where can it go? | [`Endpoint`], `Endpoints` |
+//! | What does it want otherwise than the stack is set? | [`Overrides`] |
 //! | Is an answer one to be retried? | [`ReadAnswer`] |
 //! | Is there room for another retry? | [`RetryBudget`] |
 //!
@@ -21,6 +22,7 @@ pub mod connecting;
 mod endpoint;
 mod fault;
 mod millis;
+mod overrides;
 mod request;
 pub mod retry_after;
 pub mod scope;
@@ -53,6 +55,7 @@ pub use self::{
         NoTimeLeft, NotReady, ReadPhase, ReadTimedOut, Rejection, RequestBodyFailed, Sent, StatusError,
         chain,
     },
+    overrides::{AnyRequest, CarriesOverrides, Overrides, PerRequest, ReadOverrides},
     request::{IDEMPOTENCY_KEY, KeptRequest, NotRepeatable, OutboundRequest, Semantics},
     scope::CallScope,
     status::StatusSet,

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version};
 
-use super::body::RepeatBody;
+use super::{body::RepeatBody, overrides::Overrides};
 
 /// The header by which a client marks a request that the server carries out only once, however often it comes.
 ///
@@ -130,6 +130,11 @@ pub trait OutboundRequest: Sized {
 
     /// Makes the request again, when the attempt before has ended. `None`: it cannot be sent another time after all.
     fn restore(kept: &Self::Kept) -> Option<Self>;
+
+    /// What this request wants otherwise than the stack is set. Default: nothing.
+    fn overrides(&self) -> Option<&Overrides> {
+        None
+    }
 }
 
 /// Makes a request of any type one that is sent at most once.
@@ -181,6 +186,11 @@ impl<B: RepeatBody> OutboundRequest for Request<B> {
         *request.headers_mut() = kept.headers.restore();
         *request.extensions_mut() = kept.extensions.clone();
         Some(request)
+    }
+
+    #[inline]
+    fn overrides(&self) -> Option<&Overrides> {
+        self.extensions().get()
     }
 }
 

@@ -81,7 +81,8 @@ pub trait ServiceBuilderExt<L>: sealed::Sealed + Sized {
     ) -> ServiceBuilder<Stack<crate::breaker::CircuitBreakerLayer, L>>;
 
     /// Limits the whole call: retries, waits and sleeps included, though not the time before the call in which the
-    /// stack is polled for readiness.
+    /// stack is polled for readiness. For requests with limits of their own put in
+    /// [`ExecutionTimeoutLayer::per_request`](crate::timeout::ExecutionTimeoutLayer::per_request) as a layer.
     ///
     /// # Errors
     ///
