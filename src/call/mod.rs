@@ -5,6 +5,7 @@
 //! | What went wrong, and could a server have seen it? | [`Fault`], [`Sent`] |
 //! | What does an outcome count as? | [`Verdict`], [`Classify`] |
 //! | How much time is left, and where did the last attempt go? | [`CallScope`] |
+//! | How is that told to the next process? | [`DeadlineHeader`] |
 //! | What happened in this call? | [`Trail`] |
 //! | May this request be sent again? | [`OutboundRequest`], [`Semantics`] |
 //! | Where can it go? | [`Endpoint`], `Endpoints` |
@@ -19,8 +20,10 @@ mod body;
 mod budget;
 pub(crate) mod config;
 pub mod connecting;
+mod deadline_header;
 mod endpoint;
 mod fault;
+pub mod grpc_timeout;
 mod millis;
 mod overrides;
 mod request;
@@ -48,6 +51,7 @@ pub use self::{
     body::{DrainBody, OnceBody, RepeatBody},
     budget::{BudgetSlot, Earned, RetryBudget, RetryBudgetBuilder},
     config::{ConfigError, LONGEST},
+    deadline_header::DeadlineHeader,
     endpoint::{Addressed, Eligibility, Endpoint, EndpointBuilder, HostHeader, Veto},
     fault::{
         AnswerBodyFailed, AnswerTooLarge, BulkheadFull, CircuitOpen, CircuitState, ConnectTimedOut,

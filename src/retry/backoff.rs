@@ -12,7 +12,8 @@ use tokio::time::Duration;
 
 use super::{Again, FailedAttempt, RetryLayer, RetryPolicy, RetryService};
 use crate::call::{
-    AnyAnswer, ConfigError, FaultKind, NotRetried, Overrides, ReadPhase, RetryTo, Semantics, StatusSet, config,
+    AnyAnswer, ConfigError, FaultKind, NotRetried, Overrides, ReadPhase, RetryTo, Semantics, StatusSet,
+    config,
 };
 
 const LAYER: &str = "BackoffRetry";

@@ -1,7 +1,9 @@
 //! Retries at once, on the same endpoint and on the next ones.
 
 use super::{Again, FailedAttempt, RetryLayer, RetryPolicy, RetryService};
-use crate::call::{AnyAnswer, FaultKind, NotRetried, Overrides, RetryTo, Semantics, StatusSet, is_socket_fault};
+use crate::call::{
+    AnyAnswer, FaultKind, NotRetried, Overrides, RetryTo, Semantics, StatusSet, is_socket_fault,
+};
 
 use std::fmt;
 

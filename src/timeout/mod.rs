@@ -83,11 +83,16 @@
 //! ```
 
 mod connect;
+mod deadline;
 mod execution;
 mod read;
 
 pub use self::{
     connect::{ConnectTimeout, ConnectTimeoutFuture, ConnectTimeoutLayer},
+    deadline::{
+        ReceiveDeadline, ReceiveDeadlineFuture, ReceiveDeadlineLayer, SendDeadline, SendDeadlineFuture,
+        SendDeadlineLayer,
+    },
     execution::{ExecutionTimeout, ExecutionTimeoutFuture, ExecutionTimeoutLayer},
     read::{ReadBody, ReadTimeout, ReadTimeoutFuture, ReadTimeoutLayer},
 };
