@@ -57,7 +57,7 @@ pub use self::{
         AnswerBodyFailed, AnswerTooLarge, BulkheadFull, CircuitOpen, CircuitState, ConnectTimedOut,
         ExecutionTimedOut, FallbackFailed, FallbackRejected, Fault, FaultError, FaultKind, NoEndpoint,
         NoTimeLeft, NotReady, ReadPhase, ReadTimedOut, Rejection, RequestBodyFailed, Sent, StatusError,
-        chain,
+        WriteTimedOut, chain,
     },
     overrides::{AnyRequest, CarriesOverrides, Overrides, PerRequest, ReadOverrides},
     request::{IDEMPOTENCY_KEY, KeptRequest, NotRepeatable, OutboundRequest, Semantics},

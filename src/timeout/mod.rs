@@ -97,4 +97,6 @@ pub use self::{
     read::{ReadBody, ReadTimeout, ReadTimeoutFuture, ReadTimeoutLayer},
 };
 #[doc(no_inline)]
-pub use crate::call::{ConnectTimedOut, ExecutionTimedOut, NoTimeLeft, ReadTimedOut, UploadBody};
+pub use crate::call::{
+    ConnectTimedOut, ExecutionTimedOut, NoTimeLeft, ReadTimedOut, UploadBody, WriteTimedOut,
+};
