@@ -151,6 +151,22 @@ pub trait ServiceBuilderExt<L>: sealed::Sealed + Sized {
         limit: Duration,
     ) -> Result<ServiceBuilder<Stack<crate::timeout::ReadTimeoutLayer, L>>, ConfigError>;
 
+    /// Tells the server how much time is left, in each attempt. It belongs below the retries.
+    #[cfg(feature = "timeout")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "timeout")))]
+    fn send_deadline(
+        self,
+        header: crate::call::DeadlineHeader,
+    ) -> ServiceBuilder<Stack<crate::timeout::SendDeadlineLayer, L>>;
+
+    /// Heeds the time that a request tells of which is served. It goes around the service of a server.
+    #[cfg(feature = "timeout")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "timeout")))]
+    fn receive_deadline(
+        self,
+        header: crate::call::DeadlineHeader,
+    ) -> ServiceBuilder<Stack<crate::timeout::ReceiveDeadlineLayer, L>>;
+
     /// Limits the connect phase. It goes around a connector, not into the stack above a client.
     ///
     /// # Errors
@@ -246,6 +262,22 @@ impl<L> ServiceBuilderExt<L> for ServiceBuilder<L> {
         limit: Duration,
     ) -> Result<ServiceBuilder<Stack<crate::timeout::ReadTimeoutLayer, L>>, ConfigError> {
         Ok(self.layer(crate::timeout::ReadTimeoutLayer::new(limit)?))
+    }
+
+    #[cfg(feature = "timeout")]
+    fn send_deadline(
+        self,
+        header: crate::call::DeadlineHeader,
+    ) -> ServiceBuilder<Stack<crate::timeout::SendDeadlineLayer, L>> {
+        self.layer(crate::timeout::SendDeadlineLayer::new(header))
+    }
+
+    #[cfg(feature = "timeout")]
+    fn receive_deadline(
+        self,
+        header: crate::call::DeadlineHeader,
+    ) -> ServiceBuilder<Stack<crate::timeout::ReceiveDeadlineLayer, L>> {
+        self.layer(crate::timeout::ReceiveDeadlineLayer::new(header))
     }
 
     #[cfg(feature = "timeout")]

@@ -38,6 +38,9 @@ contract! {
     connect_timeout: OfConnectTimeout [ConnectTimeoutLayer];
     read_timeout: OfReadTimeout [ReadTimeoutLayer];
     execution_timeout: OfExecutionTimeout [ExecutionTimeoutLayer];
+    send_deadline: OfSendDeadline [SendDeadlineLayer];
+    receive_deadline: OfReceiveDeadline [ReceiveDeadlineLayer];
+    receive_deadline_over_send_deadline: ReceiveOverSend [ReceiveDeadlineLayer SendDeadlineLayer];
     status_error_classifier: OfStatusErrorClassifier [StatusErrorClassifierLayer];
     backoff_retry: OfBackoffRetry [BackoffRetryLayer];
     idempotent_retry: OfIdempotentRetry [IdempotentRetryLayer];

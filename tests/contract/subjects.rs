@@ -14,14 +14,19 @@ use tower_outbound::{
     balance::{BalanceHandle, LoadBalanceLayer, WhenEmpty},
     breaker::{Breaker, CircuitBreakerLayer, Force},
     bulkhead::{Bulkhead, BulkheadLayer, Slot},
-    call::{CircuitState, Endpoint, Endpoints, ErrorRef, RetryBudget, StatusSet, UploadBody, Verdict, scope},
+    call::{
+        CircuitState, DeadlineHeader, Endpoint, Endpoints, ErrorRef, RetryBudget, StatusSet, UploadBody,
+        Verdict, scope,
+    },
     classify::{StatusErrorClassifierLayer, StatusPolicy},
     collect::CollectBodyLayer,
     fallback::FallbackLayer,
     nest::spring::{self, Limits, Retryer, SpringConfig},
     observe::RecordTrailLayer,
     retry::{Backoff, BackoffRetryLayer, Idempotent, IdempotentRetryLayer, Jitter, RetryLayer},
-    timeout::{ConnectTimeoutLayer, ExecutionTimeoutLayer, ReadTimeoutLayer},
+    timeout::{
+        ConnectTimeoutLayer, ExecutionTimeoutLayer, ReadTimeoutLayer, ReceiveDeadlineLayer, SendDeadlineLayer,
+    },
 };
 
 use super::probe::{Can, Deed, Inner, Setup, Subject};
@@ -82,6 +87,22 @@ subjects! {
     OfConnectTimeout: Uri => Uri, Can::ONCE, |inner| Setup::new(connect().layer(inner));
     OfReadTimeout: Get => Upload, Can::ONCE, |inner| Setup::new(read().layer(inner));
     OfExecutionTimeout: Get => Get, Can::ONCE, |inner| Setup::new(execution().layer(inner));
+    OfSendDeadline: Get => Get, Can::ONCE, |inner| {
+        Setup::new(SendDeadlineLayer::new(DeadlineHeader::GRPC).layer(inner))
+    };
+    OfReceiveDeadline: Get => Get, Can::ONCE, |inner| {
+        Setup::new(ReceiveDeadlineLayer::new(DeadlineHeader::GRPC).layer(inner))
+    };
+    ReceiveOverSend: Get => Get, Can::ONCE, |inner| {
+        let layers = ServiceBuilder::new()
+            .map_request(|mut request: Get| {
+                request.headers_mut().insert("grpc-timeout", http::HeaderValue::from_static("3H"));
+                request
+            })
+            .receive_deadline(DeadlineHeader::GRPC)
+            .send_deadline(DeadlineHeader::GRPC);
+        Setup::new(layers.service(inner))
+    };
     OfStatusErrorClassifier: Get => Get, Can::ONCE, |inner| Setup::new(statuses().layer(inner));
     OfBackoffRetry: Get => Get, PAUSED, |inner| {
         let budget = budget();

@@ -11,9 +11,9 @@ use tower_outbound::{
     bulkhead::{Bulkhead, BulkheadLayer, BulkheadService, Slot},
     call::{
         AnswerBodyFailed, AnswerTooLarge, BoxError, BudgetSlot, BulkheadFull, CallFailed, CircuitOpen,
-        ConfigError, ConnectTimedOut, Endpoint, Endpoints, ErrorRef, ExecutionTimedOut, FallbackFailed,
-        FallbackRejected, FaultError, NoEndpoint, NoTimeLeft, NotReady, ReadTimedOut, RetryBudget,
-        StatusError, UploadBody,
+        ConfigError, ConnectTimedOut, DeadlineHeader, Endpoint, Endpoints, ErrorRef, ExecutionTimedOut,
+        FallbackFailed, FallbackRejected, FaultError, NoEndpoint, NoTimeLeft, NotReady, Overrides,
+        PerRequest, ReadTimedOut, RetryBudget, StatusError, UploadBody,
     },
     classify::{StatusErrorClassifier, StatusErrorClassifierLayer, StatusPolicy},
     collect::{CollectBody, CollectBodyLayer, CollectedBody},
@@ -29,7 +29,8 @@ use tower_outbound::{
     retry::{Backoff, BackoffRetry, BackoffRetryLayer, Idempotent, IdempotentRetry, IdempotentRetryLayer},
     timeout::{
         ConnectTimeout, ConnectTimeoutLayer, ExecutionTimeout, ExecutionTimeoutLayer, ReadBody, ReadTimeout,
-        ReadTimeoutLayer,
+        ReadTimeoutLayer, ReceiveDeadline, ReceiveDeadlineLayer, SendDeadline, SendDeadlineLayer,
+        WriteTimedOut,
     },
 };
 
@@ -66,6 +67,9 @@ fn services_and_their_futures_go_to_other_threads_if_those_below_do() {
     service::<ConnectTimeout<Probe>, Uri>();
     service::<ReadTimeout<Probe>, Get>();
     service::<ExecutionTimeout<Probe>, Get>();
+    service::<ExecutionTimeout<Probe, PerRequest>, Get>();
+    service::<SendDeadline<Probe>, Get>();
+    service::<ReceiveDeadline<Probe>, Get>();
     service::<StatusErrorClassifier<Probe>, Get>();
     service::<BackoffRetry<Probe>, Get>();
     service::<IdempotentRetry<Probe>, Get>();
@@ -99,6 +103,11 @@ fn layers_handles_and_settings_are_kept_where_all_tasks_see_them() {
     shared::<ConnectTimeoutLayer>();
     shared::<ReadTimeoutLayer>();
     shared::<ExecutionTimeoutLayer>();
+    shared::<ExecutionTimeoutLayer<PerRequest>>();
+    shared::<SendDeadlineLayer>();
+    shared::<ReceiveDeadlineLayer>();
+    shared::<DeadlineHeader>();
+    shared::<Overrides>();
     shared::<StatusErrorClassifierLayer>();
     shared::<BackoffRetryLayer>();
     shared::<IdempotentRetryLayer>();
@@ -154,4 +163,5 @@ fn errors_can_be_boxed_as_tower_boxes_them() {
     error::<ReadTimedOut>();
     error::<SpringError>();
     error::<StatusError>();
+    error::<WriteTimedOut>();
 }
