@@ -16,7 +16,10 @@
 //! | `IdempotentRetry` | [`retry`] | sends again at once, to the same or to the next endpoint |
 //! | `LoadBalance` | [`balance`] | picks an endpoint for each attempt |
 //! | `ReadTimeout` | [`timeout`] | limits the server's silence |
+//! | `SendDeadline` | [`timeout`] | tells the server how much time is left |
 //! | `ConnectTimeout` | [`timeout`] | limits the connect phase; goes around a connector |
+//!
+//! On the other side, around the service of a server, `ReceiveDeadline` ([`timeout`]) heeds what it was told.
 //!
 //! [`nest`] puts them together: [`Nest`] from a few settings, [`nest::spring`] from those of a Spring Cloud client, or
 //! [`ServiceBuilderExt`] line by line. [`discover`] is where endpoints come from, and [`call`] is what all layers share:

@@ -545,7 +545,7 @@ fn what_is_not_the_usual_path_has_a_price_that_is_known() {
             ("an answer that is an error", 2),
             ("a response body that is waited for, frame by frame", 1),
             ("a limit on the whole body", 1),
-            ("a deadline that is told", 2),
+            ("a deadline that is told", 1),
         ]
     );
 }
@@ -560,7 +560,7 @@ fn services_and_futures_are_small() {
     let sizes = [
         ("nothing", sizes::<_, Get>(|server| server), (8, 8)),
         ("ConnectTimeout", sizes::<_, Uri>(connect), (24, 144)),
-        ("ReadTimeout", sizes::<_, Get>(read), (32, 184)),
+        ("ReadTimeout", sizes::<_, Get>(read), (40, 184)),
         ("ExecutionTimeout", sizes::<_, Get>(execution), (32, 240)),
         ("SendDeadline", sizes::<_, Get>(send), (64, 16)),
         ("ReceiveDeadline", sizes::<_, Get>(receive), (64, 240)),

@@ -11,7 +11,10 @@ use pin_project_lite::pin_project;
 use tokio::time::{Duration, Instant, Sleep, sleep_until};
 use tower::BoxError;
 
-use super::{NAME, ReadBody};
+use super::{
+    NAME, ReadBody,
+    limits::{Limit, Limits},
+};
 use crate::call::{
     NoTimeLeft, ReadPhase, ReadTimedOut, Upload, WriteTimedOut, connecting, scope, timer::poll_timer,
 };
@@ -28,8 +31,8 @@ pin_project! {
         sleep: Option<Sleep>,
         // When the limit runs out. None: the clock does not run.
         due: Option<Instant>,
-        limit: Duration,
-        body_limit: Option<Duration>,
+        limit: Limit,
+        body_limit: Option<Limit>,
         // There if the request body is followed.
         upload: Option<Upload>,
     }
@@ -49,18 +52,13 @@ pin_project! {
 }
 
 impl<F> ReadTimeoutFuture<F> {
-    pub(super) fn new(
-        inner: F,
-        limit: Duration,
-        body_limit: Option<Duration>,
-        upload: Option<Upload>,
-    ) -> Self {
+    pub(super) fn new(inner: F, limits: Limits, upload: Option<Upload>) -> Self {
         ReadTimeoutFuture {
             state: State::Calling { inner },
             sleep: None,
             due: None,
-            limit,
-            body_limit,
+            limit: limits.read,
+            body_limit: limits.body,
             upload,
         }
     }
@@ -70,7 +68,7 @@ impl<F> ReadTimeoutFuture<F> {
             state: State::NoTimeLeft,
             sleep: None,
             due: None,
-            limit: Duration::ZERO,
+            limit: Limit::new(Duration::ZERO),
             body_limit: None,
             upload: None,
         }
@@ -117,7 +115,7 @@ where
                     }
                     None => {
                         this.sleep.set(None);
-                        *this.due = Some(Instant::now() + *this.limit);
+                        *this.due = Some(Instant::now() + this.limit.get());
                     }
                 }
             }
@@ -142,12 +140,14 @@ where
         Poll::Ready(match polled {
             Poll::Ready(Ok(response)) => {
                 let going_on = upload.filter(|upload| !upload.has_ended());
-                Ok(response.map(|body| ReadBody::new(body, *this.limit, *this.body_limit, going_on)))
+                Ok(response.map(|body| {
+                    ReadBody::new(body, this.limit.get(), this.body_limit.map(Limit::get), going_on)
+                }))
             }
             Poll::Ready(Err(error)) => Err(error.into()),
             Poll::Pending => Err(match stalled {
                 Some(limit) => WriteTimedOut::new(limit).into(),
-                None => ReadTimedOut::new(*this.limit, ReadPhase::Head).into(),
+                None => ReadTimedOut::new(this.limit.get(), ReadPhase::Head).into(),
             }),
         })
     }

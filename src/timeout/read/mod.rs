@@ -2,6 +2,7 @@
 
 mod body;
 mod future;
+mod limits;
 
 use std::task::{Context, Poll};
 
@@ -12,6 +13,7 @@ use tower::BoxError;
 use tower_layer::Layer;
 use tower_service::Service;
 
+use self::limits::{Limit, Limits};
 pub use self::{body::ReadBody, future::ReadTimeoutFuture};
 use crate::call::{CarriesOverrides, ConfigError, IN_HAND, UploadBody, config, scope};
 
@@ -24,13 +26,6 @@ pub struct ReadTimeoutLayer {
     in_hand: u64,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Limits {
-    read: Duration,
-    body: Option<Duration>,
-    write: Option<Duration>,
-}
-
 impl ReadTimeoutLayer {
     /// The longest silence of a server: before the head of its response, and before each frame of the body.
     ///
@@ -41,7 +36,7 @@ impl ReadTimeoutLayer {
         let limit = config::limit(NAME, "limit", limit)?;
         Ok(ReadTimeoutLayer {
             limits: Limits {
-                read: limit,
+                read: Limit::new(limit),
                 body: None,
                 write: None,
             },
@@ -60,7 +55,7 @@ impl ReadTimeoutLayer {
     ///
     /// [`ConfigError`] if the limit is zero, or longer than [`LONGEST`](crate::call::LONGEST).
     pub fn body_limit(mut self, limit: Duration) -> Result<Self, ConfigError> {
-        self.limits.body = Some(config::limit(NAME, "body_limit", limit)?);
+        self.limits.body = Some(Limit::new(config::limit(NAME, "body_limit", limit)?));
         Ok(self)
     }
 
@@ -76,7 +71,7 @@ impl ReadTimeoutLayer {
     ///
     /// [`ConfigError`] if the limit is zero, or longer than [`LONGEST`](crate::call::LONGEST).
     pub fn write_limit(mut self, limit: Duration) -> Result<Self, ConfigError> {
-        self.limits.write = Some(config::limit(NAME, "write_limit", limit)?);
+        self.limits.write = Some(Limit::new(config::limit(NAME, "write_limit", limit)?));
         Ok(self)
     }
 
@@ -172,7 +167,7 @@ pub struct ReadTimeout<S> {
 impl<S> ReadTimeout<S> {
     /// The limit on silence, of calls whose request does not want another one.
     pub fn limit(&self) -> Duration {
-        self.limits.read
+        self.limits.read.get()
     }
 
     crate::macros::inner_service!(S);
@@ -200,12 +195,12 @@ where
         }
         let mut limits = self.limits;
         if let Some(overrides) = request.overrides() {
-            limits.read = overrides.read_limit().unwrap_or(limits.read);
-            limits.body = overrides.body_limit().or(limits.body);
+            limits.read = overrides.read_limit().map_or(limits.read, Limit::new);
+            limits.body = overrides.body_limit().map(Limit::new).or(limits.body);
         }
         let (head, body) = request.into_parts();
-        let (body, upload) = UploadBody::new(body, self.in_hand, limits.write);
+        let (body, upload) = UploadBody::new(body, self.in_hand, limits.write.map(Limit::get));
         let inner = self.inner.call(Request::from_parts(head, body));
-        ReadTimeoutFuture::new(inner, limits.read, limits.body, upload)
+        ReadTimeoutFuture::new(inner, limits, upload)
     }
 }
