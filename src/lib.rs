@@ -17,7 +17,10 @@
 //! | `LoadBalance` | [`balance`] | picks an endpoint for each attempt |
 //! | `ReadTimeout` | [`timeout`] | limits the server's silence |
 //! | `GrpcErrorClassifier` | [`classify`] | reads gRPC statuses, in headers and trailers |
+//! | `SendDeadline` | [`timeout`] | tells the server how much time is left |
 //! | `ConnectTimeout` | [`timeout`] | limits the connect phase; goes around a connector |
+//!
+//! On the other side, around the service of a server, `ReceiveDeadline` ([`timeout`]) heeds what it was told.
 //!
 //! [`nest`] puts them together: [`Nest`] from a few settings, [`nest::spring`] from those of a Spring Cloud client, or
 //! [`ServiceBuilderExt`] line by line. [`discover`] is where endpoints come from, and [`call`] is what all layers share:

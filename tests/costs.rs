@@ -29,8 +29,8 @@ use tower_outbound::{
     breaker::{Breaker, CircuitBreaker, CircuitBreakerLayer, Force, HystrixRelease},
     bulkhead::{Bulkhead, BulkheadLayer, BulkheadService},
     call::{
-        BoxError, ByFault, ByTrailers, Endpoints, ErrorRef, HostHeader, OutboundRequest, RepeatBody,
-        ReplayBody, Semantics,
+        BoxError, ByFault, ByTrailers, DeadlineHeader, Endpoints, ErrorRef, HostHeader, OutboundRequest,
+        Overrides, PerRequest, RepeatBody, ReplayBody, Semantics,
     },
     classify::{
         GrpcErrorClassifier, GrpcErrorClassifierLayer, StatusErrorClassifier, StatusErrorClassifierLayer,
@@ -47,7 +47,7 @@ use tower_outbound::{
     retry::{Backoff, BackoffRetry, BackoffRetryLayer, Idempotent, IdempotentRetry, IdempotentRetryLayer},
     timeout::{
         ConnectTimeout, ConnectTimeoutLayer, ExecutionTimeout, ExecutionTimeoutLayer, ReadTimeout,
-        ReadTimeoutLayer,
+        ReadTimeoutLayer, ReceiveDeadline, ReceiveDeadlineLayer, SendDeadline, SendDeadlineLayer,
     },
 };
 
@@ -264,6 +264,37 @@ fn execution<S>(inner: S) -> ExecutionTimeout<S> {
     ExecutionTimeoutLayer::new(LIMIT).unwrap().layer(inner)
 }
 
+fn execution_per_request<S>(inner: S) -> ExecutionTimeout<S, PerRequest> {
+    ExecutionTimeoutLayer::new(LIMIT)
+        .unwrap()
+        .per_request()
+        .layer(inner)
+}
+
+fn send<S>(inner: S) -> SendDeadline<S> {
+    SendDeadlineLayer::new(DeadlineHeader::GRPC).layer(inner)
+}
+
+fn receive<S>(inner: S) -> ReceiveDeadline<S> {
+    ReceiveDeadlineLayer::new(DeadlineHeader::GRPC).layer(inner)
+}
+
+/// A request that wants something otherwise.
+fn impatient() -> Get {
+    let mut request = get(0);
+    let overrides = Overrides::new().with_read_limit(LIMIT).unwrap();
+    let overrides = overrides.with_execution_limit(LIMIT).unwrap();
+    request.extensions_mut().insert(overrides);
+    request
+}
+
+fn told(mut request: Get) -> Get {
+    request
+        .headers_mut()
+        .insert("grpc-timeout", HeaderValue::from_static("1H"));
+    request
+}
+
 fn statuses<S>(inner: S) -> StatusErrorClassifier<S> {
     StatusErrorClassifierLayer::new(StatusPolicy::default()).layer(inner)
 }
@@ -335,6 +366,15 @@ fn a_layer_allocates_nothing_over_a_service_that_answers_at_once() {
         ("ConnectTimeout", allocations(connect(AT_ONCE), uri)),
         ("ReadTimeout", allocations(read(AT_ONCE), || get(8))),
         ("ExecutionTimeout", allocations(execution(AT_ONCE), || get(8))),
+        (
+            "ExecutionTimeout over ReadTimeout, with limits of the request",
+            allocations(execution_per_request(read(AT_ONCE)), impatient),
+        ),
+        (
+            "SendDeadline without a deadline",
+            allocations(send(AT_ONCE), || get(8)),
+        ),
+        ("ReceiveDeadline", allocations(receive(AT_ONCE), || get(8))),
         ("StatusErrorClassifier", allocations(statuses(AT_ONCE), || get(8))),
         ("GrpcErrorClassifier", allocations(grpc(AT_ONCE), || get(8))),
         ("LoadBalance", allocations(balance(AT_ONCE), || get(8))),
@@ -443,6 +483,7 @@ fn a_call_that_has_to_be_waited_for_allocates_nothing_more() {
     let counted = [
         ("ReadTimeout", allocations(read(LATER), || get(8))),
         ("ExecutionTimeout", allocations(execution(LATER), || get(8))),
+        ("ReceiveDeadline", allocations(receive(LATER), || told(get(8)))),
         ("StatusErrorClassifier", allocations(statuses(LATER), || get(8))),
         ("GrpcErrorClassifier", allocations(grpc(LATER), || get(8))),
         ("LoadBalance", allocations(balance(LATER), || get(8))),
@@ -509,6 +550,21 @@ fn what_is_not_the_usual_path_has_a_price_that_is_known() {
             "a response body that is waited for, frame by frame",
             allocations_of_a_body(),
         ),
+        (
+            "a limit on the whole body",
+            allocations(
+                ReadTimeoutLayer::new(LIMIT)
+                    .unwrap()
+                    .body_limit(LIMIT)
+                    .unwrap()
+                    .layer(AT_ONCE),
+                || get(8),
+            ),
+        ),
+        (
+            "a deadline that is told",
+            allocations(execution(send(AT_ONCE)), || get(8)),
+        ),
     ];
     assert_eq!(
         counted,
@@ -523,6 +579,8 @@ fn what_is_not_the_usual_path_has_a_price_that_is_known() {
                 7
             ),
             ("a response body that is waited for, frame by frame", 1),
+            ("a limit on the whole body", 1),
+            ("a deadline that is told", 1),
         ]
     );
 }
@@ -582,8 +640,10 @@ fn services_and_futures_are_small() {
     let sizes = [
         ("nothing", sizes::<_, Get>(|server| server), (8, 8)),
         ("ConnectTimeout", sizes::<_, Uri>(connect), (24, 144)),
-        ("ReadTimeout", sizes::<_, Get>(read), (32, 184)),
+        ("ReadTimeout", sizes::<_, Get>(read), (40, 184)),
         ("ExecutionTimeout", sizes::<_, Get>(execution), (32, 240)),
+        ("SendDeadline", sizes::<_, Get>(send), (64, 16)),
+        ("ReceiveDeadline", sizes::<_, Get>(receive), (64, 240)),
         ("StatusErrorClassifier", sizes::<_, Get>(statuses), (96, 112)),
         ("GrpcErrorClassifier", sizes::<_, Get>(grpc), (32, 32)),
         ("BackoffRetry", sizes::<_, Get>(backoff), (112, 880)),

@@ -25,13 +25,14 @@ use tokio_test::{assert_pending, assert_ready, assert_ready_err, assert_ready_ok
 use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_outbound::{
     call::{
-        Attempt, AttemptOutcome, CallScope, ConfigError, Endpoint, Fault, FaultKind, LONGEST, ReadPhase,
-        Sent, UploadBody, scope,
+        Attempt, AttemptOutcome, CallScope, ConfigError, DeadlineHeader, Endpoint, Fault, FaultKind, LONGEST,
+        Overrides, ReadPhase, Sent, UploadBody, scope,
     },
     timeout::{
         ConnectTimedOut, ConnectTimeout, ConnectTimeoutFuture, ConnectTimeoutLayer, ExecutionTimedOut,
         ExecutionTimeout, ExecutionTimeoutFuture, ExecutionTimeoutLayer, NoTimeLeft, ReadBody, ReadTimedOut,
-        ReadTimeout, ReadTimeoutFuture, ReadTimeoutLayer,
+        ReadTimeout, ReadTimeoutFuture, ReadTimeoutLayer, ReceiveDeadlineLayer, SendDeadlineLayer,
+        WriteTimedOut,
     },
 };
 
@@ -162,7 +163,7 @@ mod configuration {
 mod ties {
     use super::*;
 
-    /// TMO-13: what is inside completes at `after`, the limit is 100 ms.
+    /// TMO-13 in all its tests: what is inside completes at `after`, the limit is 100 ms.
     async fn all_three(after: u64) -> [Result<(), BoxError>; 3] {
         let read = read_timeout(100).layer(service_fn(
             move |_: Request<UploadBody<Empty<Bytes>>>| async move {
@@ -680,6 +681,150 @@ mod upload {
         assert!(start.elapsed() >= ms(1200));
     }
 
+    fn write_limit(limit: u64) -> ReadTimeoutLayer {
+        read_timeout(300).write_limit(ms(limit)).unwrap()
+    }
+
+    /// A client that takes a piece of the upload in so many milliseconds each, and then answers; the last one may
+    /// take for ever.
+    fn taking<B>(
+        pieces: &'static [Option<u64>],
+    ) -> impl Service<
+        Request<UploadBody<B>>,
+        Response = Response<Full<Bytes>>,
+        Error = BoxError,
+        Future = impl Future<Output = Result<Response<Full<Bytes>>, BoxError>>,
+    > + Clone
+    where
+        B: Body<Data = Bytes> + Unpin,
+        B::Error: Into<BoxError>,
+    {
+        service_fn(move |request: Request<UploadBody<B>>| async move {
+            let mut body = request.into_body();
+            for takes in pieces {
+                let _piece = body.frame().await.transpose()?;
+                match takes {
+                    Some(takes) => sleep(ms(*takes)).await,
+                    None => pending().await,
+                }
+            }
+            while body.frame().await.transpose()?.is_some() {}
+            Ok(hello())
+        })
+    }
+
+    fn large() -> Request<Full<Bytes>> {
+        Request::new(Full::new(Bytes::from(vec![0; 100_000])))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_upload_that_nobody_takes_ends_at_the_write_limit_after_its_last_piece() {
+        let start = Instant::now();
+        let mut service = write_limit(200).layer(taking(&[Some(150), Some(190), Some(10), None]));
+        let mut call = Box::pin(service.call(large()));
+        let error = call.as_mut().await.unwrap_err();
+        assert_eq!(start.elapsed(), ms(150 + 190 + 10 + 200));
+        assert_eq!(error.downcast_ref::<WriteTimedOut>().unwrap().limit(), ms(200));
+        assert_eq!(Fault::of(&*error), Fault::new(FaultKind::Write, Sent::Maybe));
+        assert!(error.to_string().contains("request body"), "{error}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_upload_that_goes_on_slowly_is_within_the_write_limit_and_the_read_limit_counts_after_it() {
+        let start = Instant::now();
+        let mut service = write_limit(200).layer(taking(&[Some(200); 7]));
+        service.call(large()).await.unwrap();
+        assert_eq!(start.elapsed(), ms(1400));
+        // 100 KB are seven pieces; with the last of them the upload has ended.
+        let start = Instant::now();
+        let pieces = &[
+            Some(100),
+            Some(100),
+            Some(100),
+            Some(100),
+            Some(100),
+            Some(100),
+            None,
+        ];
+        let error = write_limit(200)
+            .layer(taking(pieces))
+            .call(large())
+            .await
+            .unwrap_err();
+        assert_eq!(read_phase(&*error), Some(ReadPhase::Head));
+        assert_eq!(start.elapsed(), ms(900));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_source_that_takes_its_time_is_no_stall_and_what_comes_after_it_has_its_whole_limit() {
+        let start = Instant::now();
+        let (sender, body) = ChannelBody::new(1);
+        tokio::spawn(five_chunks_200_ms_apart(sender));
+        // Four pieces are taken at once, though they come slowly; the fifth, at 1 s, is not done with.
+        let pieces = &[Some(0), Some(0), Some(0), Some(0), None];
+        let mut service = write_limit(150).layer(taking(pieces));
+        let error = service.call(Request::new(body)).await.unwrap_err();
+        assert!(error.is::<WriteTimedOut>(), "{error}");
+        assert_eq!(start.elapsed(), ms(1150));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connect_phase_is_no_stall_and_one_that_never_takes_anything_is() {
+        let start = Instant::now();
+        let mut service =
+            write_limit(200).layer(service_fn(|request: Request<UploadBody<Full<Bytes>>>| async {
+                let mut connector = connect_timeout(1000).layer(service_fn(|_: Uri| async {
+                    sleep(ms(700)).await;
+                    Ok::<_, Infallible>(())
+                }));
+                connector.call(Uri::from_static("http://a")).await?;
+                let _request = request;
+                pending::<Result<Response<Full<Bytes>>, BoxError>>().await
+            }));
+        let error = service.call(large()).await.unwrap_err();
+        assert!(error.is::<WriteTimedOut>(), "{error}");
+        assert_eq!(start.elapsed(), ms(900));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_limit_at_or_after_the_deadline_leaves_the_call_to_its_owner() {
+        for (limit, is_write) in [(99, true), (100, false), (5000, false)] {
+            let mut service = execution_timeout(100).layer(write_limit(limit).layer(taking(&[None])));
+            let mut call = task::spawn(service.call(large()));
+            assert_pending!(call.poll());
+            advance(ms(10_000)).await;
+            let error = assert_ready_err!(call.poll());
+            assert_eq!(error.is::<WriteTimedOut>(), is_write, "{limit}: {error}");
+            assert_eq!(error.is::<ExecutionTimedOut>(), !is_write);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stalled_upload_ends_with_its_call() {
+        let (ended, mut upload) = tokio::sync::mpsc::unbounded_channel();
+        let mut service =
+            write_limit(200).layer(service_fn(move |request: Request<UploadBody<Full<Bytes>>>| {
+                let ended = ended.clone();
+                // As hyper, in a task of its own, that is blocked for a second.
+                tokio::spawn(async move {
+                    let mut body = request.into_body();
+                    assert!(body.frame().await.unwrap().is_ok());
+                    sleep(ms(1000)).await;
+                    let _ = ended.send(
+                        body.frame()
+                            .await
+                            .unwrap()
+                            .map(|_| ())
+                            .map_err(|error| error.to_string()),
+                    );
+                });
+                pending::<Result<Response<Full<Bytes>>, BoxError>>()
+            }));
+        let error = service.call(large()).await.unwrap_err();
+        assert!(error.is::<WriteTimedOut>());
+        assert!(end_of(&mut upload).await.unwrap_err().contains("given up"));
+    }
+
     /// A body that is in hand as far as its length tells, but comes slowly.
     struct SlowlyKnown(std::pin::Pin<Box<tokio::time::Sleep>>, bool);
 
@@ -870,6 +1015,69 @@ mod read {
         let whole = tokio::time::timeout(ms(3000), response.into_body().collect()).await;
         assert!(whole.is_err());
         assert_eq!(start.elapsed(), ms(3000));
+    }
+
+    /// TMO-05, c, with a limit of this layer's.
+    #[tokio::test(start_paused = true)]
+    async fn a_limit_on_the_whole_body_ends_one_whose_gaps_are_short() {
+        let start = Instant::now();
+        let (sender, body) = ChannelBody::new(1);
+        tokio::spawn(feed(sender, std::iter::repeat(400)));
+        let layer = read_timeout(500).body_limit(ms(3000)).unwrap();
+        let response = layer.layer(feeding(body)).call(get()).await.unwrap();
+        let mut body = response.into_body();
+        for _ in 0..7 {
+            assert!(body.frame().await.unwrap().is_ok());
+        }
+        let error = body.frame().await.unwrap().unwrap_err();
+        assert_eq!(start.elapsed(), ms(3000));
+        let timed_out = error.downcast_ref::<ReadTimedOut>().unwrap();
+        assert!(timed_out.is_of_whole_body());
+        assert_eq!(
+            (timed_out.limit(), timed_out.phase()),
+            (ms(3000), ReadPhase::Body)
+        );
+        assert!(error.to_string().contains("not complete within 3s"), "{error}");
+        assert!(body.frame().await.is_none() && body.is_end_stream());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_a_gap_and_the_whole_the_limit_that_runs_out_first_ends_the_body() {
+        for (whole, ends, is_whole) in [(499, 499, true), (500, 500, true), (501, 500, false)] {
+            let start = Instant::now();
+            let (_sender, body) = ChannelBody::new(1);
+            let layer = read_timeout(500).body_limit(ms(whole)).unwrap();
+            let response = layer.layer(feeding(body)).call(get()).await.unwrap();
+            let error = response.into_body().frame().await.unwrap().unwrap_err();
+            let timed_out = error.downcast_ref::<ReadTimedOut>().unwrap();
+            assert_eq!(
+                (start.elapsed(), timed_out.is_of_whole_body()),
+                (ms(ends), is_whole)
+            );
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_is_always_there_and_never_ends_meets_its_limit_and_an_end_in_hand_wins() {
+        let endless =
+            || futures_util::stream::repeat_with(|| Ok::<_, Infallible>(Frame::data(Bytes::from("more"))));
+        let service = service_fn(move |_: Request<UploadBody<Empty<Bytes>>>| {
+            ready(Ok::<_, Infallible>(Response::new(StreamBody::new(endless()))))
+        });
+        let layer = read_timeout(500).body_limit(ms(1000)).unwrap();
+        let mut body = layer.layer(service).oneshot(get()).await.unwrap().into_body();
+        assert!(body.frame().await.unwrap().is_ok());
+        advance(ms(1000)).await;
+        assert!(body.frame().await.unwrap().is_ok(), "on the tick it is in time");
+        advance(ms(1)).await;
+        let error = body.frame().await.unwrap().unwrap_err();
+        assert!(error.downcast_ref::<ReadTimedOut>().unwrap().is_of_whole_body());
+        assert!(body.frame().await.is_none());
+
+        let short = service_fn(|_: Request<UploadBody<Empty<Bytes>>>| ready(Ok::<_, Infallible>(hello())));
+        let response = layer.layer(short).oneshot(get()).await.unwrap();
+        advance(ms(5000)).await;
+        assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "hello");
     }
 
     /// TMO-06.
@@ -1242,6 +1450,385 @@ mod deadline {
         let timed_out = poll_fn(|cx| scope.enter(|| call.as_mut().poll(cx))).await;
         assert!(timed_out.is_err());
         assert_eq!(scope.picked(), Some(&second));
+    }
+}
+
+/// `Overrides` in the extensions of a request.
+mod per_request {
+    use super::*;
+
+    fn with(overrides: Overrides) -> Request<Empty<Bytes>> {
+        let mut request = get();
+        request.extensions_mut().insert(overrides);
+        request
+    }
+
+    /// Never answers.
+    fn silent<Req>() -> impl Service<
+        Req,
+        Response = Response<Full<Bytes>>,
+        Error = BoxError,
+        Future = impl Future<Output = Result<Response<Full<Bytes>>, BoxError>>,
+    > + Clone {
+        service_fn(|_: Req| pending())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_execution_limit_of_the_request_takes_the_place_of_that_of_the_layer() {
+        for layer in [
+            execution_timeout(100),
+            ExecutionTimeoutLayer::hystrix(ms(100)).unwrap(),
+        ] {
+            for limit in [10, 5000] {
+                let start = Instant::now();
+                let overrides = Overrides::new().with_execution_limit(ms(limit)).unwrap();
+                let error = layer
+                    .clone()
+                    .per_request()
+                    .layer(silent())
+                    .oneshot(with(overrides))
+                    .await;
+                let error = error.unwrap_err();
+                assert_eq!(
+                    error.downcast_ref::<ExecutionTimedOut>().unwrap().limit(),
+                    ms(limit)
+                );
+                assert_eq!(start.elapsed(), ms(limit));
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_overrides_and_where_they_are_not_asked_for_the_limit_of_the_layer_holds() {
+        let start = Instant::now();
+        let overrides = Overrides::new().with_execution_limit(ms(10)).unwrap();
+        for (request, asked) in [
+            (get(), true),
+            (with(Overrides::new()), true),
+            (with(overrides), false),
+        ] {
+            let start = Instant::now();
+            let layer = execution_timeout(100);
+            let outcome = if asked {
+                layer.per_request().layer(silent()).oneshot(request).await
+            } else {
+                layer.layer(silent()).oneshot(request).await
+            };
+            assert!(outcome.unwrap_err().is::<ExecutionTimedOut>());
+            assert_eq!(start.elapsed(), ms(100));
+        }
+        assert_eq!(start.elapsed(), ms(300));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_deadline_of_the_request_ends_the_call_if_it_comes_before_the_limit_and_is_seen_below() {
+        for (deadline, ends) in [(40, 40), (100, 100), (4000, 100)] {
+            let start = Instant::now();
+            let service = execution_timeout(100).per_request().layer(service_fn(
+                move |_: Request<Empty<Bytes>>| async move {
+                    assert_eq!(scope::deadline(), Some(start + ms(ends)));
+                    pending::<Result<(), BoxError>>().await
+                },
+            ));
+            let overrides = Overrides::new().with_deadline(start + ms(deadline));
+            let error = service.oneshot(with(overrides)).await.unwrap_err();
+            assert_eq!(
+                error.downcast_ref::<ExecutionTimedOut>().unwrap().limit(),
+                ms(ends)
+            );
+            assert_eq!(start.elapsed(), ms(ends));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_sent_after_a_deadline_of_the_request() {
+        advance(ms(10)).await;
+        let now = Instant::now();
+        for deadline in [now, now - ms(5)] {
+            let service = execution_timeout(100).per_request().layer(service_fn(
+                |_: Request<Empty<Bytes>>| -> std::future::Ready<Result<(), BoxError>> { unreachable!() },
+            ));
+            let error = service
+                .oneshot(with(Overrides::new().with_deadline(deadline)))
+                .await;
+            assert!(error.unwrap_err().is::<NoTimeLeft>());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_read_limit_of_the_request_holds_for_head_and_body() {
+        for limit in [10, 5000] {
+            let overrides = Overrides::new().with_read_limit(ms(limit)).unwrap();
+            let start = Instant::now();
+            let error = read_timeout(100)
+                .layer(silent())
+                .oneshot(with(overrides))
+                .await
+                .unwrap_err();
+            assert_eq!(error.downcast_ref::<ReadTimedOut>().unwrap().limit(), ms(limit));
+            assert_eq!(start.elapsed(), ms(limit));
+
+            let (_sender, body) = ChannelBody::new(1);
+            let mut body = Some(body);
+            let service = service_fn(move |_: Request<UploadBody<Empty<Bytes>>>| {
+                ready(Ok::<_, Infallible>(Response::new(body.take().unwrap())))
+            });
+            let start = Instant::now();
+            let response = read_timeout(100)
+                .layer(service)
+                .oneshot(with(overrides))
+                .await
+                .unwrap();
+            assert!(response.into_body().frame().await.unwrap().is_err());
+            assert_eq!(start.elapsed(), ms(limit));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_limit_of_the_request_holds_with_and_without_one_of_the_layer() {
+        for layer in [
+            read_timeout(5000),
+            read_timeout(5000).body_limit(ms(3000)).unwrap(),
+        ] {
+            let (_sender, body) = ChannelBody::new(1);
+            let mut body = Some(body);
+            let service = service_fn(move |_: Request<UploadBody<Empty<Bytes>>>| {
+                ready(Ok::<_, Infallible>(Response::new(body.take().unwrap())))
+            });
+            let overrides = Overrides::new().with_body_limit(ms(70)).unwrap();
+            let start = Instant::now();
+            let response = layer.layer(service).oneshot(with(overrides)).await.unwrap();
+            let error = response.into_body().frame().await.unwrap().unwrap_err();
+            assert!(error.downcast_ref::<ReadTimedOut>().unwrap().is_of_whole_body());
+            assert_eq!(start.elapsed(), ms(70));
+        }
+    }
+}
+
+/// The deadline of a call, told from process to process.
+mod propagation {
+    use super::*;
+
+    fn millis() -> DeadlineHeader {
+        DeadlineHeader::millis(http::HeaderName::from_static("x-time-left"))
+    }
+
+    /// A client that answers with the header it got.
+    fn telling(
+        header: &DeadlineHeader,
+    ) -> impl Service<
+        Request<Empty<Bytes>>,
+        Response = Option<String>,
+        Error = BoxError,
+        Future = std::future::Ready<Result<Option<String>, BoxError>>,
+    > + Clone
+    + use<> {
+        let name = header.name().clone();
+        service_fn(move |request: Request<Empty<Bytes>>| {
+            let value = request.headers().get(&name);
+            ready(Ok(value.map(|value| value.to_str().unwrap().to_owned())))
+        })
+    }
+
+    async fn told(header: DeadlineHeader, left: u64, margin: u64) -> Result<Option<String>, BoxError> {
+        let client = telling(&header);
+        let send = SendDeadlineLayer::new(header).margin(ms(margin)).unwrap();
+        execution_timeout(left)
+            .layer(send.layer(client))
+            .oneshot(get())
+            .await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_attempt_tells_of_the_time_that_is_left_by_then() {
+        for (header, values) in [
+            (DeadlineHeader::GRPC, ["1000000u", "700000u"]),
+            (millis(), ["1000", "700"]),
+        ] {
+            let mut client = SendDeadlineLayer::new(header.clone()).layer(telling(&header));
+            let two_attempts = service_fn(move |()| {
+                let first = client.call(get());
+                let mut client = client.clone();
+                async move {
+                    let first = first.await?;
+                    sleep(ms(300)).await;
+                    let second = client.call(get()).await?;
+                    Ok::<_, BoxError>([first.unwrap(), second.unwrap()])
+                }
+            });
+            assert_eq!(
+                execution_timeout(1000)
+                    .layer(two_attempts)
+                    .oneshot(())
+                    .await
+                    .unwrap(),
+                values
+            );
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_margin_is_kept_and_what_cannot_be_told_is_not_sent() {
+        assert_eq!(told(millis(), 1000, 100).await.unwrap().as_deref(), Some("900"));
+        assert_eq!(told(millis(), 100, 99).await.unwrap().as_deref(), Some("1"));
+        for margin in [100, 101, 5000] {
+            for header in [millis(), DeadlineHeader::GRPC] {
+                let error = told(header, 100, margin).await.unwrap_err();
+                assert_eq!(
+                    error.downcast_ref::<NoTimeLeft>().unwrap().layer(),
+                    "SendDeadline"
+                );
+                assert_eq!(Fault::of(&*error).sent(), Sent::No);
+            }
+        }
+        let part = Duration::from_micros(1900);
+        let send = SendDeadlineLayer::new(millis())
+            .margin(Duration::from_micros(1000))
+            .unwrap();
+        let limit = ExecutionTimeoutLayer::new(part).unwrap();
+        let error = limit
+            .layer(send.layer(telling(&millis())))
+            .oneshot(get())
+            .await
+            .unwrap_err();
+        assert!(error.is::<NoTimeLeft>(), "less than a millisecond is none");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_a_deadline_a_request_goes_out_as_it_is_and_a_shorter_time_of_its_own_is_kept() {
+        let client = SendDeadlineLayer::new(millis()).layer(telling(&millis()));
+        assert_eq!(client.clone().oneshot(get()).await.unwrap(), None);
+        for (own, value) in [("200", "200"), ("4000", "1000")] {
+            let request = Request::get("/")
+                .header("x-time-left", own)
+                .body(Empty::new())
+                .unwrap();
+            assert_eq!(
+                client.clone().oneshot(request.clone()).await.unwrap().as_deref(),
+                Some(own)
+            );
+            let limited = execution_timeout(1000).layer(client.clone());
+            assert_eq!(limited.oneshot(request).await.unwrap().as_deref(), Some(value));
+        }
+    }
+
+    fn incoming(name: &str, value: &str) -> Request<Empty<Bytes>> {
+        Request::get("/").header(name, value).body(Empty::new()).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_made_while_a_request_is_served_has_its_deadline_and_tells_the_next() {
+        let client = execution_timeout(30_000).layer(
+            SendDeadlineLayer::new(millis())
+                .margin(ms(20))
+                .unwrap()
+                .layer(telling(&millis())),
+        );
+        let handler = service_fn(move |_: Request<Empty<Bytes>>| {
+            let client = client.clone();
+            async move {
+                sleep(ms(100)).await;
+                let told = client.oneshot(get()).await.unwrap();
+                Ok::<_, Infallible>(Response::new(told.unwrap()))
+            }
+        });
+        let server = ReceiveDeadlineLayer::new(DeadlineHeader::GRPC)
+            .margin(ms(50))
+            .unwrap()
+            .layer(handler);
+        let response = server.oneshot(incoming("grpc-timeout", "500m")).await.unwrap();
+        assert_eq!(response.body(), "330");
+        assert_eq!(scope::deadline(), None);
+    }
+
+    /// A handler that never answers.
+    fn endless(
+        alive: &Arc<AtomicUsize>,
+    ) -> impl Service<
+        Request<Empty<Bytes>>,
+        Response = Response<String>,
+        Error = Infallible,
+        Future = impl Future<Output = Result<Response<String>, Infallible>>,
+    > + Clone {
+        let alive = alive.clone();
+        service_fn(move |_: Request<Empty<Bytes>>| {
+            let guard = Alive::new(&alive);
+            async move {
+                let _guard = guard;
+                pending().await
+            }
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn at_the_deadline_the_work_ends_and_the_answer_says_so_in_the_form_of_the_header() {
+        let alive = Arc::new(AtomicUsize::new(0));
+        let start = Instant::now();
+        let mut server = ReceiveDeadlineLayer::new(millis()).layer(endless(&alive));
+        let mut call = Box::pin(server.call(incoming("x-time-left", "250")));
+        let response = call.as_mut().await.unwrap();
+        assert_eq!((response.status().as_u16(), start.elapsed()), (504, ms(250)));
+        assert_eq!(
+            alive.load(Ordering::Relaxed),
+            0,
+            "although the future is still held"
+        );
+
+        let server = ReceiveDeadlineLayer::new(DeadlineHeader::GRPC).layer(endless(&alive));
+        let response = server.oneshot(incoming("grpc-timeout", "250m")).await.unwrap();
+        assert_eq!(response.status().as_u16(), 200);
+        assert_eq!(response.headers()["grpc-status"], "4");
+        assert_eq!(response.headers()["content-type"], "application/grpc");
+        assert_eq!(start.elapsed(), ms(500));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_without_time_is_not_served_and_one_whose_header_says_nothing_is() {
+        let calls = Arc::new(AtomicUsize::new(0));
+        let counted = calls.clone();
+        let handler = service_fn(move |_: Request<Empty<Bytes>>| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            ready(Ok::<_, Infallible>(Response::new(
+                scope::deadline().is_some().to_string(),
+            )))
+        });
+        let server = ReceiveDeadlineLayer::new(millis())
+            .margin(ms(10))
+            .unwrap()
+            .layer(handler);
+        for none in ["0", "9", "10"] {
+            let response = server
+                .clone()
+                .oneshot(incoming("x-time-left", none))
+                .await
+                .unwrap();
+            assert_eq!(response.status().as_u16(), 504);
+        }
+        assert_eq!(calls.load(Ordering::Relaxed), 0);
+        for (name, value, has_deadline) in [
+            ("x-time-left", "11", "true"),
+            ("x-time-left", "soon", "false"),
+            ("x-time-left", "", "false"),
+            ("x-other", "0", "false"),
+            ("x-time-left", "99999999999999999999999999", "true"),
+        ] {
+            let response = server.clone().oneshot(incoming(name, value)).await.unwrap();
+            assert_eq!(response.body(), has_deadline, "{name}: {value}");
+        }
+    }
+
+    /// TMO-13.
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_on_the_tick_of_the_deadline_wins() {
+        for (takes, status) in [(100, 200), (101, 504)] {
+            let handler = service_fn(move |_: Request<Empty<Bytes>>| async move {
+                sleep(ms(takes)).await;
+                Ok::<_, Infallible>(Response::new(String::new()))
+            });
+            let server = ReceiveDeadlineLayer::new(millis()).layer(handler);
+            let response = server.oneshot(incoming("x-time-left", "100")).await.unwrap();
+            assert_eq!(response.status().as_u16(), status);
+        }
     }
 }
 

@@ -6,9 +6,11 @@
 //! | What is there to go wrong, and what follows? | [`what_went_wrong`] |
 //! | What does an outcome count as? | [`Verdict`], [`Classify`], [`LateVerdict`] |
 //! | How much time is left, and where did the last attempt go? | [`CallScope`] |
+//! | How is that told to the next process? | [`DeadlineHeader`] |
 //! | What happened in this call? | [`Trail`] |
 //! | May this request be sent again? | [`OutboundRequest`], [`Semantics`] |
 //! | Where can it go? | [`Endpoint`], `Endpoints` |
+//! | What does it want otherwise than the stack is set? | [`Overrides`] |
 //! | Is an answer one to be retried? | [`ReadAnswer`] |
 //! | Is there room for another retry? | [`RetryBudget`] |
 //!
@@ -19,11 +21,14 @@ mod body;
 mod budget;
 pub(crate) mod config;
 pub mod connecting;
+mod deadline_header;
 mod endpoint;
 mod fault;
 pub mod grpc;
+pub mod grpc_timeout;
 mod late;
 mod millis;
+mod overrides;
 mod request;
 pub mod retry_after;
 pub mod scope;
@@ -53,15 +58,17 @@ pub use self::{
     body::{DrainBody, OnceBody, RepeatBody},
     budget::{BudgetSlot, Earned, RetryBudget, RetryBudgetBuilder},
     config::{ConfigError, LONGEST},
+    deadline_header::DeadlineHeader,
     endpoint::{Addressed, Eligibility, Endpoint, EndpointBuilder, HostHeader, TlsName, Veto},
     fault::{
         AnswerBodyFailed, AnswerTooLarge, BulkheadFull, CircuitOpen, CircuitState, ConnectTimedOut,
         ExecutionTimedOut, FallbackFailed, FallbackRejected, Fault, FaultError, FaultKind, GrpcError,
         NoEndpoint, NoTimeLeft, NotReady, ReadPhase, ReadTimedOut, Rejection, RequestBodyFailed, Sent,
-        StatusError, chain,
+        StatusError, WriteTimedOut, chain,
     },
     grpc::GrpcCode,
     late::{LateVerdict, OpenVerdict},
+    overrides::{AnyRequest, CarriesOverrides, Overrides, PerRequest, ReadOverrides},
     request::{IDEMPOTENCY_KEY, KeptRequest, NotRepeatable, OutboundRequest, Semantics},
     scope::CallScope,
     status::StatusSet,

@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version};
 
-use super::{body::RepeatBody, trail::NotRetried};
+use super::{body::RepeatBody, overrides::Overrides, trail::NotRetried};
 
 /// The header by which a client marks a request that the server carries out only once, however often it comes.
 ///
@@ -157,6 +157,11 @@ pub trait OutboundRequest: Sized {
     fn take_over(_kept: &Self::Kept) -> Result<(), NotRetried> {
         Ok(())
     }
+
+    /// What this request wants otherwise than the stack is set. Default: nothing.
+    fn overrides(&self) -> Option<&Overrides> {
+        None
+    }
 }
 
 /// Makes a request of any type one that is sent at most once.
@@ -223,6 +228,11 @@ impl<B: RepeatBody> OutboundRequest for Request<B> {
     #[inline]
     fn take_over(kept: &Self::Kept) -> Result<(), NotRetried> {
         B::take_over_body(&kept.body)
+    }
+
+    #[inline]
+    fn overrides(&self) -> Option<&Overrides> {
+        self.extensions().get()
     }
 }
 

@@ -338,7 +338,7 @@ impl<R: Rule> NestBuilder<R> {
         let stack = tower::ServiceBuilder::new()
             .layer(RecordTrailLayer::new().every_call(self.record_every_call))
             .layer(CircuitBreakerLayer::new(breaker).classify(ByTrailers(ByFault)))
-            .layer(ExecutionTimeoutLayer::new(execution)?)
+            .layer(ExecutionTimeoutLayer::new(execution)?.per_request())
             .layer(backoff)
             .layer(StatusErrorClassifierLayer::new(self.statuses).body_wait(ERROR_BODY)?)
             .layer(idempotent)

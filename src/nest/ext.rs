@@ -81,7 +81,8 @@ pub trait ServiceBuilderExt<L>: sealed::Sealed + Sized {
     ) -> ServiceBuilder<Stack<crate::breaker::CircuitBreakerLayer, L>>;
 
     /// Limits the whole call: retries, waits and sleeps included, though not the time before the call in which the
-    /// stack is polled for readiness.
+    /// stack is polled for readiness. For requests with limits of their own put in
+    /// [`ExecutionTimeoutLayer::per_request`](crate::timeout::ExecutionTimeoutLayer::per_request) as a layer.
     ///
     /// # Errors
     ///
@@ -157,6 +158,22 @@ pub trait ServiceBuilderExt<L>: sealed::Sealed + Sized {
         self,
         limit: Duration,
     ) -> Result<ServiceBuilder<Stack<crate::timeout::ReadTimeoutLayer, L>>, ConfigError>;
+
+    /// Tells the server how much time is left, in each attempt. It belongs below the retries.
+    #[cfg(feature = "timeout")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "timeout")))]
+    fn send_deadline(
+        self,
+        header: crate::call::DeadlineHeader,
+    ) -> ServiceBuilder<Stack<crate::timeout::SendDeadlineLayer, L>>;
+
+    /// Heeds the time that a request tells of which is served. It goes around the service of a server.
+    #[cfg(feature = "timeout")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "timeout")))]
+    fn receive_deadline(
+        self,
+        header: crate::call::DeadlineHeader,
+    ) -> ServiceBuilder<Stack<crate::timeout::ReceiveDeadlineLayer, L>>;
 
     /// Limits the connect phase. It goes around a connector, not into the stack above a client.
     ///
@@ -261,6 +278,22 @@ impl<L> ServiceBuilderExt<L> for ServiceBuilder<L> {
         limit: Duration,
     ) -> Result<ServiceBuilder<Stack<crate::timeout::ReadTimeoutLayer, L>>, ConfigError> {
         Ok(self.layer(crate::timeout::ReadTimeoutLayer::new(limit)?))
+    }
+
+    #[cfg(feature = "timeout")]
+    fn send_deadline(
+        self,
+        header: crate::call::DeadlineHeader,
+    ) -> ServiceBuilder<Stack<crate::timeout::SendDeadlineLayer, L>> {
+        self.layer(crate::timeout::SendDeadlineLayer::new(header))
+    }
+
+    #[cfg(feature = "timeout")]
+    fn receive_deadline(
+        self,
+        header: crate::call::DeadlineHeader,
+    ) -> ServiceBuilder<Stack<crate::timeout::ReceiveDeadlineLayer, L>> {
+        self.layer(crate::timeout::ReceiveDeadlineLayer::new(header))
     }
 
     #[cfg(feature = "timeout")]

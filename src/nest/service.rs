@@ -13,7 +13,7 @@ use super::builder::NestBuilder;
 use crate::{
     balance::{BalanceHandle, LoadBalance, RoundRobin},
     breaker::{Breaker, CircuitBreaker},
-    call::{ByTrailers, Endpoints, RetryBudget},
+    call::{ByTrailers, Endpoints, PerRequest, RetryBudget},
     classify::{StatusErrorClassifier, StatusPolicy},
     observe::RecordTrail,
     retry::{BackoffRetry, IdempotentRetry},
@@ -27,6 +27,7 @@ pub(super) type Stack<C, R> = RecordTrail<
             BackoffRetry<
                 StatusErrorClassifier<IdempotentRetry<LoadBalance<ReadTimeout<C>, R, StatusPolicy>>>,
             >,
+            PerRequest,
         >,
         ByTrailers,
     >,
@@ -52,6 +53,8 @@ pub type HttpNest<B, R = RoundRobin> = Nest<super::client::HttpClient<crate::tim
 /// LoadBalance             picks the endpoint of each attempt
 /// ReadTimeout             limits the server's silence
 /// ```
+///
+/// A request can have limits and retry counts of its own: put [`Overrides`](crate::call::Overrides) into its extensions.
 ///
 /// ```
 /// use bytes::Bytes;

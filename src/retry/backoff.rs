@@ -12,7 +12,8 @@ use tokio::time::Duration;
 
 use super::{Again, FailedAttempt, RetryLayer, RetryPolicy, RetryService};
 use crate::call::{
-    AnyAnswer, ConfigError, FaultKind, NotRetried, ReadPhase, RetryTo, Semantics, StatusSet, config,
+    AnyAnswer, ConfigError, FaultKind, NotRetried, Overrides, ReadPhase, RetryTo, Semantics, StatusSet,
+    config,
 };
 
 const LAYER: &str = "BackoffRetry";
@@ -73,6 +74,8 @@ impl<A> RetryLayer<Backoff, A> {
 /// | statuses retried | 408, 429, 502, 503, 504 | every error with a `Retry-After`, no other |
 /// | requests retried | safe or keyed ones; others if nothing was sent | **all**, whatever the method |
 /// | `Retry-After` | the pause is added to it; more than 10 s: no retry | in place of the pause, cut to `max_period` |
+///
+/// A request can set the number of attempts for its call alone: [`Overrides`](crate::call::Overrides).
 ///
 /// No retry begins whose pause would not end before the deadline of the call: the error that is known is returned
 /// at once.
@@ -361,6 +364,14 @@ impl RetryPolicy for Backoff {
 
     fn prefers_untried(&self) -> bool {
         !self.rule.is_feign()
+    }
+
+    fn overridden(&self, overrides: &Overrides) -> Option<Self> {
+        let attempts = overrides.attempts()?;
+        Some(Backoff {
+            attempts,
+            ..self.clone()
+        })
     }
 
     fn again(&self, failed: &FailedAttempt<'_>) -> Result<Again, NotRetried> {

@@ -40,6 +40,12 @@ pub trait Drive<Req, Res, E>: Clone {
     /// Should a retry prefer endpoints that the call has not tried?
     fn prefers_untried(&self) -> bool;
 
+    /// This policy, as the request wants it for its call alone. `None`: as it is.
+    fn overridden(&self, request: &Req) -> Option<Self> {
+        let _ = request;
+        None
+    }
+
     /// What the request may do to a server.
     fn semantics(request: &Req) -> Semantics;
 
@@ -113,6 +119,11 @@ where
     #[inline]
     fn prefers_untried(&self) -> bool {
         RetryPolicy::prefers_untried(self)
+    }
+
+    #[inline]
+    fn overridden(&self, request: &Req) -> Option<P> {
+        RetryPolicy::overridden(self, request.overrides()?)
     }
 
     #[inline]

@@ -1,7 +1,9 @@
 //! Retries at once, on the same endpoint and on the next ones.
 
 use super::{Again, FailedAttempt, RetryLayer, RetryPolicy, RetryService};
-use crate::call::{AnyAnswer, FaultKind, NotRetried, RetryTo, Semantics, StatusSet, is_socket_fault};
+use crate::call::{
+    AnyAnswer, FaultKind, NotRetried, Overrides, RetryTo, Semantics, StatusSet, is_socket_fault,
+};
 
 use std::fmt;
 
@@ -57,6 +59,8 @@ impl<A> RetryLayer<Idempotent, A> {
 /// | next endpoint | one not tried, if there is one | whatever the rule picks | whatever the rule picks |
 ///
 /// [`ribbon_default_handler()`](Idempotent::ribbon_default_handler) is a fourth, without regard to methods.
+///
+/// A request can set both counts for its call alone: [`Overrides`](crate::call::Overrides).
 ///
 /// An endpoint that asked to be left alone (`Retry-After`) gets no further attempt under the default rule; the next
 /// one does.
@@ -213,6 +217,14 @@ impl RetryPolicy for Idempotent {
 
     fn prefers_untried(&self) -> bool {
         self.rule == Rule::Safe
+    }
+
+    fn overridden(&self, overrides: &Overrides) -> Option<Self> {
+        Some(Idempotent {
+            same: overrides.same_endpoint().unwrap_or(self.same),
+            next: overrides.next_endpoint().unwrap_or(self.next),
+            ..*self
+        })
     }
 
     fn again(&self, failed: &FailedAttempt<'_>) -> Result<Again, NotRetried> {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use tokio::time::Duration;
 
-use crate::call::{ErrorRef, Fault, FaultKind, NotRetried, RetryTo, Semantics, Sent};
+use crate::call::{ErrorRef, Fault, FaultKind, NotRetried, Overrides, RetryTo, Semantics, Sent};
 
 /// Decides whether a request is sent again, and when.
 ///
@@ -75,6 +75,12 @@ pub trait RetryPolicy: Clone {
     /// Should a retry prefer endpoints that the call has not tried? Read by a load balancer below. Default: yes.
     fn prefers_untried(&self) -> bool {
         true
+    }
+
+    /// This policy, as a request wants it for its call alone. `None`: nothing of that is for this policy. Default: so.
+    fn overridden(&self, overrides: &Overrides) -> Option<Self> {
+        let _ = overrides;
+        None
     }
 }
 

@@ -48,17 +48,19 @@ where
 
     #[inline]
     fn call(&mut self, request: Req) -> Self::Future {
-        if self.policy.never_retries() {
+        let mut overridden = self.policy.overridden(&request);
+        let policy = overridden.as_mut().unwrap_or(&mut self.policy);
+        if policy.never_retries() {
             return RetryFuture::straight(self.inner.call(request));
         }
         let semantics = P::semantics(&request);
-        let kept = self.policy.keep(&request, semantics);
+        let kept = policy.keep(&request, semantics);
         let mut retries = Loop::new(
-            self.policy.clone(),
+            policy.clone(),
             self.reader.clone(),
             self.budget.clone(),
             semantics,
-            self.policy.prefers_untried(),
+            policy.prefers_untried(),
         );
         let attempt = match kept {
             Some(kept) => {

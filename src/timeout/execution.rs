@@ -12,15 +12,19 @@ use tower::BoxError;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::call::{CallScope, ConfigError, ExecutionTimedOut, NoTimeLeft, config, timer::poll_timer};
+use crate::call::{
+    AnyRequest, CallScope, ConfigError, ExecutionTimedOut, NoTimeLeft, PerRequest, ReadOverrides, config,
+    timer::poll_timer,
+};
 
 const NAME: &str = "ExecutionTimeout";
 
 /// Puts an [`ExecutionTimeout`] around a service.
 #[derive(Debug, Clone)]
-pub struct ExecutionTimeoutLayer {
+pub struct ExecutionTimeoutLayer<R = AnyRequest> {
     limit: Duration,
     tie: Tie,
+    reader: R,
 }
 
 /// Who wins where the call ends at the limit, to the instant.
@@ -81,18 +85,56 @@ impl ExecutionTimeoutLayer {
 
     fn with(limit: Duration, tie: Tie) -> Result<Self, ConfigError> {
         let limit = config::limit(NAME, "limit", limit)?;
-        Ok(ExecutionTimeoutLayer { limit, tie })
+        Ok(ExecutionTimeoutLayer {
+            limit,
+            tie,
+            reader: AnyRequest,
+        })
+    }
+
+    /// Heeds the execution limit and the deadline that a request carries in its
+    /// [`Overrides`](crate::call::Overrides). Default: no, since not every type of request can carry them.
+    ///
+    /// The limit of the request takes the place of this one, longer or shorter; the call ends with
+    /// [`ExecutionTimedOut`] at the limit or at the deadline, whichever comes first. Say it once in a stack: a limit
+    /// on each attempt is another matter.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower::{Layer, Service, service_fn};
+    /// use tower_outbound::{call::Overrides, timeout::{ExecutionTimedOut, ExecutionTimeoutLayer}};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let slow = service_fn(|_: http::Request<()>| std::future::pending::<Result<(), std::io::Error>>());
+    /// let mut orders = ExecutionTimeoutLayer::new(Duration::from_secs(30))?.per_request().layer(slow);
+    ///
+    /// let mut hurried = http::Request::new(());
+    /// hurried.extensions_mut().insert(Overrides::new().with_execution_limit(Duration::from_secs(1))?);
+    /// let error = orders.call(hurried).await.unwrap_err();
+    /// assert_eq!(error.downcast_ref::<ExecutionTimedOut>().unwrap().limit(), Duration::from_secs(1));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn per_request(self) -> ExecutionTimeoutLayer<PerRequest> {
+        ExecutionTimeoutLayer {
+            limit: self.limit,
+            tie: self.tie,
+            reader: PerRequest,
+        }
     }
 }
 
-impl<S> Layer<S> for ExecutionTimeoutLayer {
-    type Service = ExecutionTimeout<S>;
+impl<S, R: Clone> Layer<S> for ExecutionTimeoutLayer<R> {
+    type Service = ExecutionTimeout<S, R>;
 
-    fn layer(&self, inner: S) -> ExecutionTimeout<S> {
+    fn layer(&self, inner: S) -> ExecutionTimeout<S, R> {
         ExecutionTimeout {
             inner,
             limit: self.limit,
             tie: self.tie,
+            reader: self.reader.clone(),
         }
     }
 }
@@ -114,7 +156,8 @@ impl<S> Layer<S> for ExecutionTimeoutLayer {
 ///
 /// [`ExecutionTimeoutLayer::hystrix`] has another rule for a tie, and sets no deadline.
 ///
-/// It serves requests of any type. Lower in a stack, below the retries, it is a limit on each attempt.
+/// It serves requests of any type; with [`per_request`](ExecutionTimeoutLayer::per_request) a request can have a limit of
+/// its own. Lower in a stack, below the retries, it is a limit on each attempt.
 ///
 /// ```
 /// use std::time::Duration;
@@ -135,23 +178,42 @@ impl<S> Layer<S> for ExecutionTimeoutLayer {
 /// # }
 /// ```
 #[derive(Debug, Clone)]
-pub struct ExecutionTimeout<S> {
+pub struct ExecutionTimeout<S, R = AnyRequest> {
     inner: S,
     limit: Duration,
     tie: Tie,
+    reader: R,
 }
 
-impl<S> ExecutionTimeout<S> {
-    /// The limit.
+impl<S, R> ExecutionTimeout<S, R> {
+    /// The limit, of calls whose request does not want another one.
     pub fn limit(&self) -> Duration {
         self.limit
     }
 
     crate::macros::inner_service!(S);
+
+    /// When the call must have ended, and how long that is.
+    #[inline]
+    fn limit_of<Req>(&self, request: &Req, now: Instant) -> (Instant, Duration)
+    where
+        R: ReadOverrides<Req>,
+    {
+        let Some(overrides) = self.reader.overrides(request) else {
+            return (now + self.limit, self.limit);
+        };
+        let limit = overrides.execution_limit().unwrap_or(self.limit);
+        let due = now + limit;
+        match overrides.deadline().filter(|deadline| *deadline < due) {
+            Some(deadline) => (deadline, deadline.saturating_duration_since(now)),
+            None => (due, limit),
+        }
+    }
 }
 
-impl<S, Req> Service<Req> for ExecutionTimeout<S>
+impl<S, R, Req> Service<Req> for ExecutionTimeout<S, R>
 where
+    R: ReadOverrides<Req>,
     S: Service<Req>,
     S::Error: Into<BoxError>,
 {
@@ -166,9 +228,9 @@ where
 
     fn call(&mut self, request: Req) -> Self::Future {
         let now = Instant::now();
-        let due = now + self.limit;
+        let (due, limit) = self.limit_of(&request, now);
         let mut scope = CallScope::join();
-        let state = if scope.deadline().is_some_and(|deadline| deadline <= now) {
+        let state = if due <= now || scope.deadline().is_some_and(|deadline| deadline <= now) {
             State::NoTimeLeft
         } else {
             if self.tie == Tie::Result {
@@ -183,7 +245,7 @@ where
             sleep: None,
             scope,
             due,
-            limit: self.limit,
+            limit,
             tie: self.tie,
         }
     }

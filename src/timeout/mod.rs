@@ -1,4 +1,5 @@
-//! Limits on how long things may take: [`ConnectTimeout`], [`ReadTimeout`], [`ExecutionTimeout`].
+//! Limits on how long things may take: [`ConnectTimeout`], [`ReadTimeout`], [`ExecutionTimeout`]; and the deadline from
+//! process to process: [`SendDeadline`], [`ReceiveDeadline`].
 //!
 //! One number for "the timeout" is always wrong: a connection that does not come about shows within a second, a slow
 //! answer may be worth ten, and a caller that has waited for three attempts has waited long enough whatever the
@@ -7,13 +8,14 @@
 //! | what takes the time | [`ConnectTimeout`] | [`ReadTimeout`] | [`ExecutionTimeout`] |
 //! | --- | --- | --- | --- |
 //! | resolving the name, all addresses, TLS | **the limit** on all of it together | does not count | counts |
-//! | sending the request body | | does not count | counts |
+//! | sending the request body | | does not count; a stall by [`write_limit`](ReadTimeoutLayer::write_limit) | counts |
 //! | from the sent request to the head of the response | | **the limit** | counts |
 //! | each gap between two frames of the response body | | **the limit**, anew for each | |
-//! | a reader that does not read | | does not count | |
+//! | the response body as a whole | | by [`body_limit`](ReadTimeoutLayer::body_limit) | |
+//! | a reader that does not read | | does not count; counts for the whole body | |
 //! | retries, the pauses before them, waits for an endpoint | | each attempt has a limit of its own | counts |
 //! | stands | around the connector | next to the client | above the retries |
-//! | error | [`ConnectTimedOut`] | [`ReadTimedOut`] | [`ExecutionTimedOut`] |
+//! | error | [`ConnectTimedOut`] | [`ReadTimedOut`], [`WriteTimedOut`] | [`ExecutionTimedOut`] |
 //! | could a server have seen the request? | no, and that is proved | maybe | maybe |
 //!
 //! There is no default: every limit is given. All of them count on tokio's clock, whose timers go off within a
@@ -33,6 +35,18 @@
 //! [`connecting`](crate::call::connecting) explains. Without one, and for a request that waits for a connection
 //! which another request is making (HTTP/2), the read limit counts from the call.
 //!
+//! # From process to process
+//!
+//! [`SendDeadline`], below the retries, writes the time that is left into each attempt, as `grpc-timeout` or as
+//! milliseconds in a header of your own. [`ReceiveDeadline`], around the service of a server, reads it: whatever is
+//! called while the request is served keeps to it, and tells the next. Both can keep a margin for the way.
+//!
+//! # For one call alone
+//!
+//! A request can carry limits of its own: [`Overrides`](crate::call::Overrides) in its extensions. [`ReadTimeout`] heeds
+//! them; [`ExecutionTimeout`] takes requests of any type, so it has to be told to
+//! ([`per_request`](ExecutionTimeoutLayer::per_request)).
+//!
 //! # Compared with others
 //!
 //! - `tower::timeout::Timeout` is one limit from the call to the head of the response. It does not know what it
@@ -49,7 +63,8 @@
 //! A timer is made when something has to be waited for, and not before. It lies inside the future of the call.
 //! Nothing is left behind by a call that has ended, however long its limit was. [`ReadTimeout`] allocates one signal
 //! for a request body that is not in hand, and one timer for a response body that has to be waited for (which keeps
-//! the body `Unpin` and the response small); [`ConnectTimeout`] one timer for each connection.
+//! the body `Unpin` and the response small); [`ConnectTimeout`] one timer for each connection; [`SendDeadline`] the value
+//! of its header.
 //!
 //! # Example
 //!
@@ -83,13 +98,20 @@
 //! ```
 
 mod connect;
+mod deadline;
 mod execution;
 mod read;
 
 pub use self::{
     connect::{ConnectTimeout, ConnectTimeoutFuture, ConnectTimeoutLayer},
+    deadline::{
+        ReceiveDeadline, ReceiveDeadlineFuture, ReceiveDeadlineLayer, SendDeadline, SendDeadlineFuture,
+        SendDeadlineLayer,
+    },
     execution::{ExecutionTimeout, ExecutionTimeoutFuture, ExecutionTimeoutLayer},
     read::{ReadBody, ReadTimeout, ReadTimeoutFuture, ReadTimeoutLayer},
 };
 #[doc(no_inline)]
-pub use crate::call::{ConnectTimedOut, ExecutionTimedOut, NoTimeLeft, ReadTimedOut, UploadBody};
+pub use crate::call::{
+    ConnectTimedOut, ExecutionTimedOut, NoTimeLeft, ReadTimedOut, UploadBody, WriteTimedOut,
+};

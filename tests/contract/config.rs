@@ -9,11 +9,13 @@ use tower_outbound::{
     balance::{LoadBalanceLayer, WhenEmpty},
     breaker::{Breaker, BreakerBuilder, CircuitBreakerLayer, HystrixRelease},
     bulkhead::{Bulkhead, BulkheadLayer},
-    call::{BoxError, ConfigError, Endpoint, Endpoints, LONGEST, RetryBudget},
+    call::{BoxError, ConfigError, DeadlineHeader, Endpoint, Endpoints, LONGEST, RetryBudget},
     classify::{StatusErrorClassifierLayer, StatusPolicy},
     nest::NestBuilder,
     retry::{Backoff, BackoffRetryLayer, Idempotent, IdempotentRetryLayer},
-    timeout::{ConnectTimeoutLayer, ExecutionTimeoutLayer, ReadTimeoutLayer},
+    timeout::{
+        ConnectTimeoutLayer, ExecutionTimeoutLayer, ReadTimeoutLayer, ReceiveDeadlineLayer, SendDeadlineLayer,
+    },
 };
 
 use super::{
@@ -58,6 +60,27 @@ fn limits_are_above_zero_and_at_most_ten_years() {
     check("ReadTimeout", ReadTimeoutLayer::new);
     check("ExecutionTimeout", ExecutionTimeoutLayer::new);
     check("ExecutionTimeout", ExecutionTimeoutLayer::hystrix);
+}
+
+#[test]
+fn a_read_timeout_has_two_more_limits_and_a_deadline_a_margin() {
+    let read = || ReadTimeoutLayer::new(LONGEST).unwrap();
+    for limit in [ZERO, MAX] {
+        let value = if limit.is_zero() {
+            "0 s".to_owned()
+        } else {
+            format!("{limit:?}")
+        };
+        refused(read().body_limit(limit), "ReadTimeout", "body_limit", &value);
+        refused(read().write_limit(limit), "ReadTimeout", "write_limit", &value);
+    }
+    assert!(read().body_limit(NANO).is_ok() && read().write_limit(LONGEST).is_ok());
+    let send = || SendDeadlineLayer::new(DeadlineHeader::GRPC);
+    let receive = || ReceiveDeadlineLayer::new(DeadlineHeader::GRPC);
+    let value = format!("{MAX:?}");
+    refused(send().margin(MAX), "SendDeadline", "margin", &value);
+    refused(receive().margin(MAX), "ReceiveDeadline", "margin", &value);
+    assert!(send().margin(ZERO).is_ok() && receive().margin(LONGEST).is_ok());
 }
 
 #[test]

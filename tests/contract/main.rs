@@ -38,6 +38,9 @@ contract! {
     connect_timeout: OfConnectTimeout [ConnectTimeoutLayer];
     read_timeout: OfReadTimeout [ReadTimeoutLayer];
     execution_timeout: OfExecutionTimeout [ExecutionTimeoutLayer];
+    send_deadline: OfSendDeadline [SendDeadlineLayer];
+    receive_deadline: OfReceiveDeadline [ReceiveDeadlineLayer];
+    receive_deadline_over_send_deadline: ReceiveOverSend [ReceiveDeadlineLayer SendDeadlineLayer];
     status_error_classifier: OfStatusErrorClassifier [StatusErrorClassifierLayer];
     grpc_error_classifier: OfGrpcErrorClassifier [GrpcErrorClassifierLayer];
     backoff_retry: OfBackoffRetry [BackoffRetryLayer];

@@ -507,7 +507,7 @@ impl<Req> Drop for Scripted<Req> {
 }
 
 /// The body of an answer of the probe: a wait, one frame, a wait, the end.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ScriptedBody {
     _token: Token,
     wait: Wait,

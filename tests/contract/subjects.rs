@@ -15,8 +15,8 @@ use tower_outbound::{
     breaker::{Breaker, CircuitBreakerLayer, Force},
     bulkhead::{Bulkhead, BulkheadLayer, Slot},
     call::{
-        ByFault, ByTrailers, CircuitState, Endpoint, Endpoints, ErrorRef, RetryBudget, StatusSet, UploadBody,
-        Verdict, scope,
+        ByFault, ByTrailers, CircuitState, DeadlineHeader, Endpoint, Endpoints, ErrorRef, RetryBudget,
+        StatusSet, UploadBody, Verdict, scope,
     },
     classify::{GrpcErrorClassifierLayer, StatusErrorClassifierLayer, StatusPolicy},
     collect::CollectBodyLayer,
@@ -27,7 +27,9 @@ use tower_outbound::{
     },
     observe::RecordTrailLayer,
     retry::{Backoff, BackoffRetryLayer, Idempotent, IdempotentRetryLayer, Jitter, RetryLayer},
-    timeout::{ConnectTimeoutLayer, ExecutionTimeoutLayer, ReadTimeoutLayer},
+    timeout::{
+        ConnectTimeoutLayer, ExecutionTimeoutLayer, ReadTimeoutLayer, ReceiveDeadlineLayer, SendDeadlineLayer,
+    },
 };
 
 use super::probe::{Can, Deed, Inner, Setup, Subject};
@@ -88,6 +90,22 @@ subjects! {
     OfConnectTimeout: Uri => Uri, Can::ONCE, |inner| Setup::new(connect().layer(inner));
     OfReadTimeout: Get => Upload, Can::ONCE, |inner| Setup::new(read().layer(inner));
     OfExecutionTimeout: Get => Get, Can::ONCE, |inner| Setup::new(execution().layer(inner));
+    OfSendDeadline: Get => Get, Can::ONCE, |inner| {
+        Setup::new(SendDeadlineLayer::new(DeadlineHeader::GRPC).layer(inner))
+    };
+    OfReceiveDeadline: Get => Get, Can::ONCE, |inner| {
+        Setup::new(ReceiveDeadlineLayer::new(DeadlineHeader::GRPC).layer(inner))
+    };
+    ReceiveOverSend: Get => Get, Can::ONCE, |inner| {
+        let layers = ServiceBuilder::new()
+            .map_request(|mut request: Get| {
+                request.headers_mut().insert("grpc-timeout", http::HeaderValue::from_static("3H"));
+                request
+            })
+            .receive_deadline(DeadlineHeader::GRPC)
+            .send_deadline(DeadlineHeader::GRPC);
+        Setup::new(layers.service(inner))
+    };
     OfStatusErrorClassifier: Get => Get, Can::ONCE, |inner| Setup::new(statuses().layer(inner));
     OfGrpcErrorClassifier: Get => Get, Can::ONCE, |inner| Setup::new(grpc().layer(inner));
     OfBackoffRetry: Get => Get, PAUSED, |inner| {

@@ -11,9 +11,10 @@ use tower_outbound::{
     bulkhead::{Bulkhead, BulkheadLayer, BulkheadService, Slot},
     call::{
         AnswerBodyFailed, AnswerTooLarge, BoxError, BudgetSlot, BulkheadFull, CallFailed, CircuitOpen,
-        ConfigError, ConnectTimedOut, Endpoint, Endpoints, ErrorRef, ExecutionTimedOut, FallbackFailed,
-        FallbackRejected, FaultError, GrpcError, LateVerdict, NoEndpoint, NoTimeLeft, NotReady, OpenVerdict,
-        ReadTimedOut, RetryBudget, StatusError, TlsName, UploadBody,
+        ConfigError, ConnectTimedOut, DeadlineHeader, Endpoint, Endpoints, ErrorRef, ExecutionTimedOut,
+        FallbackFailed, FallbackRejected, FaultError, GrpcError, LateVerdict, NoEndpoint, NoTimeLeft,
+        NotReady, OpenVerdict, Overrides, PerRequest, ReadTimedOut, RetryBudget, StatusError, TlsName,
+        UploadBody,
     },
     classify::{
         GrpcBody, GrpcErrorClassifier, GrpcErrorClassifierLayer, GrpcPolicy, StatusErrorClassifier,
@@ -33,7 +34,8 @@ use tower_outbound::{
     retry::{Backoff, BackoffRetry, BackoffRetryLayer, Idempotent, IdempotentRetry, IdempotentRetryLayer},
     timeout::{
         ConnectTimeout, ConnectTimeoutLayer, ExecutionTimeout, ExecutionTimeoutLayer, ReadBody, ReadTimeout,
-        ReadTimeoutLayer,
+        ReadTimeoutLayer, ReceiveDeadline, ReceiveDeadlineLayer, SendDeadline, SendDeadlineLayer,
+        WriteTimedOut,
     },
 };
 
@@ -70,6 +72,9 @@ fn services_and_their_futures_go_to_other_threads_if_those_below_do() {
     service::<ConnectTimeout<Probe>, Uri>();
     service::<ReadTimeout<Probe>, Get>();
     service::<ExecutionTimeout<Probe>, Get>();
+    service::<ExecutionTimeout<Probe, PerRequest>, Get>();
+    service::<SendDeadline<Probe>, Get>();
+    service::<ReceiveDeadline<Probe>, Get>();
     service::<StatusErrorClassifier<Probe>, Get>();
     service::<GrpcErrorClassifier<Probe>, Get>();
     service::<BackoffRetry<Probe>, Get>();
@@ -108,6 +113,11 @@ fn layers_handles_and_settings_are_kept_where_all_tasks_see_them() {
     shared::<ConnectTimeoutLayer>();
     shared::<ReadTimeoutLayer>();
     shared::<ExecutionTimeoutLayer>();
+    shared::<ExecutionTimeoutLayer<PerRequest>>();
+    shared::<SendDeadlineLayer>();
+    shared::<ReceiveDeadlineLayer>();
+    shared::<DeadlineHeader>();
+    shared::<Overrides>();
     shared::<StatusErrorClassifierLayer>();
     shared::<GrpcErrorClassifierLayer>();
     shared::<BackoffRetryLayer>();
@@ -171,4 +181,5 @@ fn errors_can_be_boxed_as_tower_boxes_them() {
     error::<ReadTimedOut>();
     error::<SpringError>();
     error::<StatusError>();
+    error::<WriteTimedOut>();
 }

@@ -6,7 +6,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Context, Poll},
 };
@@ -15,6 +15,7 @@ use atomic_waker::AtomicWaker;
 use bytes::{Buf, Bytes};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
+use tokio::time::{Duration, Instant};
 use tower::BoxError;
 
 use crate::call::RequestBodyFailed;
@@ -61,10 +62,10 @@ pin_project! {
 
 impl<B: Body> UploadBody<B> {
     /// Wraps a body. It is followed unless its length is known to be at most `in_hand`; the other half is for the
-    /// attempt that sends it.
-    pub(crate) fn new(body: B, in_hand: u64) -> (Self, Option<Upload>) {
+    /// attempt that sends it. With a limit on a stall the attempt can ask when that runs out.
+    pub(crate) fn new(body: B, in_hand: u64, stall: Option<Duration>) -> (Self, Option<Upload>) {
         let followed = !body.is_end_stream() && body.size_hint().exact().is_none_or(|size| size > in_hand);
-        let signal = followed.then(Arc::<Signal>::default);
+        let signal = followed.then(|| Arc::new(Signal::new(stall)));
         let body = UploadBody {
             body,
             rest: Bytes::new(),
@@ -127,9 +128,13 @@ where
                 Poll::Pending if uploader.poll_abandoned(cx) => {
                     return Poll::Ready(Some(Err(Box::new(UploadEnded))));
                 }
-                Poll::Pending => return Poll::Pending,
+                Poll::Pending => {
+                    uploader.moves(Waits::ForTheBody);
+                    return Poll::Pending;
+                }
             }
         }
+        uploader.moves(Waits::ForTheClient);
         let piece = this.rest.split_to(this.rest.len().min(PIECE));
         if this.rest.is_empty() && this.body.is_end_stream() {
             *this.uploader = None;
@@ -167,12 +172,82 @@ fn into_bytes(mut data: impl Buf) -> Bytes {
 }
 
 /// What an upload and the attempt that it belongs to have to tell each other. Each waits for one word of the other.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Signal {
     ended: AtomicBool,
     attempt: AtomicWaker,
     abandoned: AtomicBool,
     upload: AtomicWaker,
+    // There if a stall has a limit.
+    progress: Option<Progress>,
+}
+
+impl Signal {
+    fn new(stall: Option<Duration>) -> Self {
+        Signal {
+            ended: AtomicBool::new(false),
+            attempt: AtomicWaker::new(),
+            abandoned: AtomicBool::new(false),
+            upload: AtomicWaker::new(),
+            progress: stall.map(Progress::new),
+        }
+    }
+}
+
+/// Whom an upload waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Waits {
+    /// It has given out a piece, and the client has not come for the next.
+    ForTheClient,
+    /// The client has come, and the source of the body has nothing for it. That is no stall.
+    ForTheBody,
+}
+
+/// When an upload last moved, and whom it has waited for since.
+#[derive(Debug)]
+struct Progress {
+    limit: Duration,
+    began: Instant,
+    /// Twice the nanoseconds from `began`, and one more if it waits for the body.
+    last: AtomicU64,
+}
+
+/// The request has no connection yet.
+const NOT_BEGUN: u64 = u64::MAX;
+
+impl Progress {
+    fn new(limit: Duration) -> Self {
+        Progress {
+            limit,
+            began: Instant::now(),
+            last: AtomicU64::new(NOT_BEGUN),
+        }
+    }
+
+    fn stamp(&self, now: Instant, waits: Waits) -> u64 {
+        // Enough for 292 years.
+        let nanos = now.saturating_duration_since(self.began).as_nanos() as u64;
+        nanos << 1 | u64::from(waits == Waits::ForTheBody)
+    }
+
+    /// When the limit runs out if nothing moves until then.
+    fn stalls_at(&self) -> Instant {
+        let now = Instant::now();
+        let begins = self.stamp(now, Waits::ForTheClient);
+        let last = match self
+            .last
+            .compare_exchange(NOT_BEGUN, begins, Ordering::AcqRel, Ordering::Acquire)
+        {
+            Ok(_) => begins,
+            Err(last) => last,
+        };
+        let since = if last & 1 == 1 {
+            now
+        } else {
+            self.began + Duration::from_nanos(last >> 1)
+        };
+        since + self.limit
+    }
 }
 
 /// The body's side. Dropping it says that the body has ended: a client drops a body when it has sent it, or when it
@@ -183,6 +258,14 @@ struct Uploader(Arc<Signal>);
 impl Uploader {
     fn is_abandoned(&self) -> bool {
         self.0.abandoned.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    fn moves(&self, waits: Waits) {
+        if let Some(progress) = &self.0.progress {
+            let stamp = progress.stamp(Instant::now(), waits);
+            progress.last.store(stamp, Ordering::Release);
+        }
     }
 
     /// Sees to it that the task is woken when the attempt ends.
@@ -213,6 +296,20 @@ impl Upload {
     pub(crate) fn poll_ended(&self, cx: &Context<'_>) -> bool {
         self.0.attempt.register(cx.waker());
         self.has_ended()
+    }
+
+    /// The limit on a stall, and when it runs out if the client takes nothing until then. The clock stands still while
+    /// the source of the body is waited for, and begins when this is first asked.
+    pub(crate) fn stalls_at(&self) -> Option<(Duration, Instant)> {
+        let progress = self.0.progress.as_ref()?;
+        Some((progress.limit, progress.stalls_at()))
+    }
+
+    /// The request has no connection yet, so its upload cannot stall.
+    pub(crate) fn has_not_begun(&self) {
+        if let Some(progress) = &self.0.progress {
+            progress.last.store(NOT_BEGUN, Ordering::Release);
+        }
     }
 }
 
@@ -300,7 +397,7 @@ mod tests {
 
     #[test]
     fn only_bodies_that_are_not_in_hand_are_followed() {
-        let followed = |body: BoxBody<Bytes, BoxError>| UploadBody::new(body, IN_HAND).1.is_some();
+        let followed = |body: BoxBody<Bytes, BoxError>| UploadBody::new(body, IN_HAND, None).1.is_some();
         let known = |len| full(len).map_err(Into::into).boxed();
         assert!(!followed(Empty::new().map_err(Into::into).boxed()));
         assert!(!followed(known(0)));
@@ -334,7 +431,7 @@ mod tests {
                 frames.push_back(Frame::trailers(map));
             }
             let lower = if exact { whole.len() } else { whole.len() / 2 } as u64;
-            let (body, upload) = UploadBody::new(Script { frames, exact, knows_its_end }, in_hand);
+            let (body, upload) = UploadBody::new(Script { frames, exact, knows_its_end }, in_hand, None);
             prop_assert_eq!(body.size_hint().lower(), lower);
             prop_assert_eq!(body.size_hint().exact(), exact.then_some(whole.len() as u64));
 
@@ -378,7 +475,7 @@ mod tests {
     fn bytes_are_split_without_copying() {
         let bytes = Bytes::from(vec![7; IN_HAND as usize + 1]);
         let (start, end) = (bytes.as_ptr() as usize, bytes.as_ptr() as usize + bytes.len());
-        let (body, _upload) = UploadBody::new(Full::new(bytes), IN_HAND);
+        let (body, _upload) = UploadBody::new(Full::new(bytes), IN_HAND, None);
         let mut body = task::spawn(body);
         while let Some(frame) = assert_ready!(body.enter(|cx, body| body.poll_frame(cx))) {
             let piece = frame.unwrap().into_data().unwrap();
@@ -390,7 +487,7 @@ mod tests {
     fn data_that_is_not_bytes_passes_as_well() {
         let data: &[u8] = &[7; 3 * PIECE];
         for in_hand in [0, IN_HAND] {
-            let (body, _upload) = UploadBody::new(Full::new(data), in_hand);
+            let (body, _upload) = UploadBody::new(Full::new(data), in_hand, None);
             let mut collected = task::spawn(body.collect());
             let bytes = assert_ready!(collected.poll()).unwrap().to_bytes();
             assert_eq!(bytes, data);
@@ -399,7 +496,7 @@ mod tests {
 
     #[test]
     fn the_attempt_is_woken_when_the_last_piece_is_out_and_not_before() {
-        let (body, upload) = UploadBody::new(full(4 * PIECE + 1), IN_HAND);
+        let (body, upload) = UploadBody::new(full(4 * PIECE + 1), IN_HAND, None);
         let upload = upload.unwrap();
         let mut attempt = task::spawn(());
         assert!(!attempt.enter(|cx, _| upload.poll_ended(cx)));
@@ -414,12 +511,12 @@ mod tests {
 
     #[test]
     fn a_body_that_is_dropped_or_fails_has_ended() {
-        let (body, upload) = UploadBody::new(full(100_000), IN_HAND);
+        let (body, upload) = UploadBody::new(full(100_000), IN_HAND, None);
         drop(body);
         assert!(upload.unwrap().has_ended());
 
         let failing = StreamBody::new(futures_util::stream::iter([Err::<Frame<Bytes>, _>("broken")]));
-        let (body, upload) = UploadBody::new(failing, IN_HAND);
+        let (body, upload) = UploadBody::new(failing, IN_HAND, None);
         let mut body = task::spawn(body);
         let error = assert_ready!(body.enter(|cx, body| body.poll_frame(cx)))
             .unwrap()
@@ -433,7 +530,7 @@ mod tests {
     #[test]
     fn an_upload_that_waits_is_woken_and_ends_in_an_error_when_the_attempt_is_dropped() {
         let (_sender, body) = channel();
-        let (body, upload) = UploadBody::new(body, IN_HAND);
+        let (body, upload) = UploadBody::new(body, IN_HAND, None);
         let mut body = task::spawn(body);
         assert_pending!(body.enter(|cx, body| body.poll_frame(cx)));
         drop(upload);
@@ -447,7 +544,7 @@ mod tests {
 
     #[test]
     fn an_upload_in_the_middle_of_a_frame_ends_when_the_attempt_is_dropped() {
-        let (body, upload) = UploadBody::new(full(100_000), IN_HAND);
+        let (body, upload) = UploadBody::new(full(100_000), IN_HAND, None);
         let mut body = task::spawn(body);
         assert!(
             assert_ready!(body.enter(|cx, body| body.poll_frame(cx)))
@@ -465,7 +562,7 @@ mod tests {
 
     #[test]
     fn an_upload_that_has_ended_stays_whole_when_the_attempt_is_dropped() {
-        let (body, upload) = UploadBody::new(full(IN_HAND as usize + 1), IN_HAND);
+        let (body, upload) = UploadBody::new(full(IN_HAND as usize + 1), IN_HAND, None);
         let mut body = task::spawn(body);
         while !body.is_end_stream() {
             let _ = assert_ready!(body.enter(|cx, body| body.poll_frame(cx)));

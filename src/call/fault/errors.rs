@@ -56,12 +56,26 @@ impl Error for ConnectTimedOut {}
 pub struct ReadTimedOut {
     limit: Duration,
     phase: ReadPhase,
+    whole_body: bool,
 }
 
 impl ReadTimedOut {
     #[allow(dead_code, reason = "made by a layer that is a feature")]
     pub(crate) fn new(limit: Duration, phase: ReadPhase) -> Self {
-        ReadTimedOut { limit, phase }
+        ReadTimedOut {
+            limit,
+            phase,
+            whole_body: false,
+        }
+    }
+
+    #[allow(dead_code, reason = "made by a layer that is a feature")]
+    pub(crate) fn of_whole_body(limit: Duration) -> Self {
+        ReadTimedOut {
+            limit,
+            phase: ReadPhase::Body,
+            whole_body: true,
+        }
     }
 
     /// The limit that ran out.
@@ -69,9 +83,14 @@ impl ReadTimedOut {
         self.limit
     }
 
-    /// Was it the head that did not come, or the body that stalled?
+    /// Was it the head that did not come, or the body?
     pub fn phase(&self) -> ReadPhase {
         self.phase
+    }
+
+    /// Was it the limit on the whole body? Otherwise it was the one on a gap in it, or on the head.
+    pub fn is_of_whole_body(&self) -> bool {
+        self.whole_body
     }
 }
 
@@ -79,6 +98,7 @@ impl fmt::Display for ReadTimedOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = match self.phase {
             ReadPhase::Head => "no response head after the request was sent",
+            ReadPhase::Body if self.whole_body => "the response body was not complete",
             ReadPhase::Body => "no further byte of the response body",
         };
         write!(
@@ -90,6 +110,37 @@ impl fmt::Display for ReadTimedOut {
 }
 
 impl Error for ReadTimedOut {}
+
+/// The upload of the request body stalled for longer than the write limit. What was left of it has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WriteTimedOut {
+    limit: Duration,
+}
+
+impl WriteTimedOut {
+    #[allow(dead_code, reason = "made by a layer that is a feature")]
+    pub(crate) fn new(limit: Duration) -> Self {
+        WriteTimedOut { limit }
+    }
+
+    /// The limit that ran out.
+    pub fn limit(&self) -> Duration {
+        self.limit
+    }
+}
+
+impl fmt::Display for WriteTimedOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "ReadTimeout: no further byte of the request body was taken within {:?}; the server may have acted on \
+             the request",
+            self.limit
+        )
+    }
+}
+
+impl Error for WriteTimedOut {}
 
 /// The limit on the whole call ran out, retries, waits and sleeps included. All work on it has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -799,7 +850,7 @@ pub(super) fn own(error: &(dyn Error + 'static)) -> Option<Fault> {
         );
     } else if let Some(error) = error.downcast_ref::<ReadTimedOut>() {
         (FaultKind::ReadTimeout(error.phase), Sent::Maybe)
-    } else if error.is::<RequestBodyFailed>() {
+    } else if error.is::<RequestBodyFailed>() || error.is::<WriteTimedOut>() {
         (FaultKind::Write, Sent::Maybe)
     } else if error.is::<ConnectTimedOut>() {
         (FaultKind::ConnectTimeout, Sent::No)

@@ -12,7 +12,7 @@ use http::StatusCode;
 pub use self::errors::{
     AnswerBodyFailed, AnswerTooLarge, BulkheadFull, CircuitOpen, CircuitState, ConnectTimedOut,
     ExecutionTimedOut, FallbackFailed, FallbackRejected, FaultError, NoEndpoint, NoTimeLeft, NotReady,
-    ReadTimedOut, RequestBodyFailed, StatusError,
+    ReadTimedOut, RequestBodyFailed, StatusError, WriteTimedOut,
 };
 pub use self::grpc::GrpcError;
 pub use self::read::chain;
@@ -68,7 +68,7 @@ pub enum FaultKind {
     Connect,
     /// The service below failed to become ready.
     NotReady,
-    /// The request could not be written.
+    /// The request could not be written, or its upload stalled.
     Write,
     /// The read limit ran out.
     ReadTimeout(ReadPhase),

@@ -20,6 +20,9 @@ pin_project! {
     /// fault. It ends in [`ReadTimedOut`] with [`ReadPhase::Body`], after which the body has ended. The response is
     /// with its caller by then, so nobody sends the request again.
     ///
+    /// With a [limit on the whole](super::ReadTimeoutLayer::body_limit) the body must have ended by then as well,
+    /// however slowly it is read.
+    ///
     /// Dropping it ends an upload that is still going on; see [`ReadTimeout`](super::ReadTimeout).
     #[derive(Debug)]
     pub struct ReadBody<R> {
@@ -32,18 +35,22 @@ pin_project! {
         // gap that is then. In a box, so that the body stays `Unpin` and the response small for all who pass it up.
         sleep: Option<Pin<Box<Sleep>>>,
         timed_out: bool,
+        // The limit on the whole body, and when it runs out. In a box, since most bodies have none.
+        whole: Option<Box<(Duration, Instant)>>,
         upload: Option<Upload>,
     }
 }
 
 impl<R> ReadBody<R> {
-    pub(super) fn new(body: R, limit: Duration, upload: Option<Upload>) -> Self {
+    /// The head has just come.
+    pub(super) fn new(body: R, limit: Duration, whole: Option<Duration>, upload: Option<Upload>) -> Self {
         ReadBody {
             body,
             limit,
             due: None,
             sleep: None,
             timed_out: false,
+            whole: whole.map(|limit| Box::new((limit, Instant::now() + limit))),
             upload,
         }
     }
@@ -66,19 +73,29 @@ where
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<R::Data>, BoxError>>> {
-        let this = self.project();
+        let mut this = self.project();
         if *this.timed_out {
             return Poll::Ready(None);
         }
-        if let Poll::Ready(frame) = this.body.poll_frame(cx) {
+        let whole = this.whole.as_deref().copied();
+        if let Poll::Ready(frame) = this.body.as_mut().poll_frame(cx) {
             *this.due = None;
+            // Frames that keep coming must not keep the limit from being looked at. The last one has come in time.
+            let goes_on = matches!(frame, Some(Ok(_))) && !this.body.is_end_stream();
+            if let Some((limit, _)) = whole.filter(|(_, due)| goes_on && Instant::now() > *due) {
+                *this.timed_out = true;
+                *this.sleep = None;
+                return Poll::Ready(Some(Err(Box::new(ReadTimedOut::of_whole_body(limit)))));
+            }
             if !matches!(frame, Some(Ok(_))) {
                 *this.sleep = None;
             }
             return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
         }
         let limit = *this.limit;
-        let due = *this.due.get_or_insert_with(|| Instant::now() + limit);
+        let gap = *this.due.get_or_insert_with(|| Instant::now() + limit);
+        let whole = whole.filter(|(_, due)| *due <= gap);
+        let due = whole.map_or(gap, |(_, due)| due);
         let sleep = this.sleep.get_or_insert_with(|| Box::pin(sleep_until(due)));
         ready!(poll_timer(sleep.as_mut(), cx));
         if sleep.deadline() < due {
@@ -87,7 +104,11 @@ where
         }
         *this.timed_out = true;
         *this.sleep = None;
-        Poll::Ready(Some(Err(Box::new(ReadTimedOut::new(limit, ReadPhase::Body)))))
+        let error = match whole {
+            Some((limit, _)) => ReadTimedOut::of_whole_body(limit),
+            None => ReadTimedOut::new(limit, ReadPhase::Body),
+        };
+        Poll::Ready(Some(Err(Box::new(error))))
     }
 
     fn is_end_stream(&self) -> bool {

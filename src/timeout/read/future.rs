@@ -11,8 +11,13 @@ use pin_project_lite::pin_project;
 use tokio::time::{Duration, Instant, Sleep, sleep_until};
 use tower::BoxError;
 
-use super::{NAME, ReadBody};
-use crate::call::{NoTimeLeft, ReadPhase, ReadTimedOut, Upload, connecting, scope, timer::poll_timer};
+use super::{
+    NAME, ReadBody,
+    limits::{Limit, Limits},
+};
+use crate::call::{
+    NoTimeLeft, ReadPhase, ReadTimedOut, Upload, WriteTimedOut, connecting, scope, timer::poll_timer,
+};
 
 pin_project! {
     /// The future of [`ReadTimeout`](super::ReadTimeout).
@@ -26,7 +31,8 @@ pin_project! {
         sleep: Option<Sleep>,
         // When the limit runs out. None: the clock does not run.
         due: Option<Instant>,
-        limit: Duration,
+        limit: Limit,
+        body_limit: Option<Limit>,
         // There if the request body is followed.
         upload: Option<Upload>,
     }
@@ -46,12 +52,13 @@ pin_project! {
 }
 
 impl<F> ReadTimeoutFuture<F> {
-    pub(super) fn new(inner: F, limit: Duration, upload: Option<Upload>) -> Self {
+    pub(super) fn new(inner: F, limits: Limits, upload: Option<Upload>) -> Self {
         ReadTimeoutFuture {
             state: State::Calling { inner },
             sleep: None,
             due: None,
-            limit,
+            limit: limits.read,
+            body_limit: limits.body,
             upload,
         }
     }
@@ -61,7 +68,8 @@ impl<F> ReadTimeoutFuture<F> {
             state: State::NoTimeLeft,
             sleep: None,
             due: None,
-            limit: Duration::ZERO,
+            limit: Limit::new(Duration::ZERO),
+            body_limit: None,
             upload: None,
         }
     }
@@ -85,18 +93,34 @@ where
             StateProj::Done => return Poll::Pending,
         };
         let (polled, connecting) = connecting::observe(|| inner.poll(cx));
+        let mut stalled = None;
         if polled.is_pending() {
             if connecting {
                 *this.due = None;
+                if let Some(upload) = this.upload.as_ref() {
+                    upload.has_not_begun();
+                }
                 this.sleep.set(None);
                 return Poll::Pending;
             }
             if this.due.is_none() {
-                if this.upload.as_ref().is_some_and(|upload| !upload.poll_ended(cx)) {
-                    return Poll::Pending;
+                let going_on = this.upload.as_ref().filter(|upload| !upload.poll_ended(cx));
+                match going_on.map(Upload::stalls_at) {
+                    Some(stall) => {
+                        let Some((limit, due)) = stall else {
+                            return Poll::Pending;
+                        };
+                        ready!(poll_stall(this.sleep.as_mut(), due, cx));
+                        stalled = Some(limit);
+                    }
+                    None => {
+                        this.sleep.set(None);
+                        *this.due = Some(Instant::now() + this.limit.get());
+                    }
                 }
-                *this.due = Some(Instant::now() + *this.limit);
             }
+        }
+        if polled.is_pending() && stalled.is_none() {
             // With two timers at the same tick the inner one would win, and its error hide whose limit ran out. So
             // there is only the one of the deadline, as long as the call is within the scope of whoever set it.
             if let (None, Some(due)) = (this.sleep.as_ref().get_ref(), *this.due) {
@@ -116,10 +140,38 @@ where
         Poll::Ready(match polled {
             Poll::Ready(Ok(response)) => {
                 let going_on = upload.filter(|upload| !upload.has_ended());
-                Ok(response.map(|body| ReadBody::new(body, *this.limit, going_on)))
+                Ok(response.map(|body| {
+                    ReadBody::new(body, this.limit.get(), this.body_limit.map(Limit::get), going_on)
+                }))
             }
             Poll::Ready(Err(error)) => Err(error.into()),
-            Poll::Pending => Err(Box::new(ReadTimedOut::new(*this.limit, ReadPhase::Head))),
+            Poll::Pending => Err(match stalled {
+                Some(limit) => WriteTimedOut::new(limit).into(),
+                None => ReadTimedOut::new(this.limit.get(), ReadPhase::Head).into(),
+            }),
         })
+    }
+}
+
+/// Has the upload stalled? A timer that was made before it last moved goes off too early, and is set anew.
+fn poll_stall(mut sleep: Pin<&mut Option<Sleep>>, due: Instant, cx: &mut Context<'_>) -> Poll<()> {
+    loop {
+        let early = match sleep.as_mut().as_pin_mut() {
+            Some(sleep) => {
+                let at = sleep.deadline();
+                ready!(poll_timer(sleep, cx));
+                at < due
+            }
+            None => true,
+        };
+        if !early {
+            return Poll::Ready(());
+        }
+        // The deadline of the call is its owner's business.
+        if scope::deadline().is_some_and(|deadline| deadline <= due) {
+            sleep.set(None);
+            return Poll::Pending;
+        }
+        sleep.set(Some(sleep_until(due)));
     }
 }

@@ -2,6 +2,7 @@
 
 mod body;
 mod future;
+mod limits;
 
 use std::task::{Context, Poll};
 
@@ -12,15 +13,16 @@ use tower::BoxError;
 use tower_layer::Layer;
 use tower_service::Service;
 
+use self::limits::{Limit, Limits};
 pub use self::{body::ReadBody, future::ReadTimeoutFuture};
-use crate::call::{ConfigError, IN_HAND, UploadBody, config, scope};
+use crate::call::{CarriesOverrides, ConfigError, IN_HAND, UploadBody, config, scope};
 
 const NAME: &str = "ReadTimeout";
 
 /// Puts a [`ReadTimeout`] around an HTTP client.
 #[derive(Debug, Clone)]
 pub struct ReadTimeoutLayer {
-    limit: Duration,
+    limits: Limits,
     in_hand: u64,
 }
 
@@ -33,9 +35,44 @@ impl ReadTimeoutLayer {
     pub fn new(limit: Duration) -> Result<Self, ConfigError> {
         let limit = config::limit(NAME, "limit", limit)?;
         Ok(ReadTimeoutLayer {
-            limit,
+            limits: Limits {
+                read: Limit::new(limit),
+                body: None,
+                write: None,
+            },
             in_hand: IN_HAND,
         })
+    }
+
+    /// The longest that the body of a response may take as a whole, from its head to its end. Default: for ever, as
+    /// long as no gap is too long.
+    ///
+    /// It counts the time that the reader takes as well. Past it the body ends in
+    /// [`ReadTimedOut`](crate::call::ReadTimedOut), of the [whole body](crate::call::ReadTimedOut::is_of_whole_body),
+    /// unless its end is there. It costs an allocation for each response.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] if the limit is zero, or longer than [`LONGEST`](crate::call::LONGEST).
+    pub fn body_limit(mut self, limit: Duration) -> Result<Self, ConfigError> {
+        self.limits.body = Some(Limit::new(config::limit(NAME, "body_limit", limit)?));
+        Ok(self)
+    }
+
+    /// The longest that the client may take nothing of an upload that it could have, which means that the server does
+    /// not read. Default: for ever, as far as this layer is concerned.
+    ///
+    /// The clock does not run while the request has no connection, nor while the source of the body has nothing to
+    /// send, and starts anew with each piece of at most 16 KiB. Past it the call ends in
+    /// [`WriteTimedOut`](crate::call::WriteTimedOut), and the upload with it. It sees uploads that are
+    /// [followed](ReadTimeoutLayer::in_hand), until the head of the response has come.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] if the limit is zero, or longer than [`LONGEST`](crate::call::LONGEST).
+    pub fn write_limit(mut self, limit: Duration) -> Result<Self, ConfigError> {
+        self.limits.write = Some(Limit::new(config::limit(NAME, "write_limit", limit)?));
+        Ok(self)
     }
 
     /// Up to which size, in bytes, a request body of known length is taken to be in hand, so that it leaves in one
@@ -56,7 +93,7 @@ impl<S> Layer<S> for ReadTimeoutLayer {
     fn layer(&self, inner: S) -> ReadTimeout<S> {
         ReadTimeout {
             inner,
-            limit: self.limit,
+            limits: self.limits,
             in_hand: self.in_hand,
         }
     }
@@ -76,12 +113,13 @@ impl<S> Layer<S> for ReadTimeoutLayer {
 ///   clock starts when the client has taken its end. What the client has in its write buffer then counts as sent
 ///   (hyper, by default: in HTTP/1 up to 256 KiB over TCP and 408 KiB over TLS).
 ///
-/// A server that stops taking an upload is not silent but slow, and the read limit does not see it; that is for the
-/// [`ExecutionTimeout`](super::ExecutionTimeout).
+/// A server that stops taking an upload is not silent but slow, and the read limit does not see it; that is for a
+/// [`write_limit`](ReadTimeoutLayer::write_limit), or for the [`ExecutionTimeout`](super::ExecutionTimeout).
 ///
 /// # The body
 ///
-/// [`ReadBody`] gives each gap between two frames the same limit anew. There is no limit on the whole of a body.
+/// [`ReadBody`] gives each gap between two frames the same limit anew. A limit on the whole of a body is
+/// [`body_limit`](ReadTimeoutLayer::body_limit).
 ///
 /// # Giving up
 ///
@@ -122,14 +160,14 @@ impl<S> Layer<S> for ReadTimeoutLayer {
 #[derive(Debug, Clone)]
 pub struct ReadTimeout<S> {
     inner: S,
-    limit: Duration,
+    limits: Limits,
     in_hand: u64,
 }
 
 impl<S> ReadTimeout<S> {
-    /// The limit.
+    /// The limit on silence, of calls whose request does not want another one.
     pub fn limit(&self) -> Duration {
-        self.limit
+        self.limits.read.get()
     }
 
     crate::macros::inner_service!(S);
@@ -155,9 +193,14 @@ where
         if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             return ReadTimeoutFuture::no_time_left();
         }
+        let mut limits = self.limits;
+        if let Some(overrides) = request.overrides() {
+            limits.read = overrides.read_limit().map_or(limits.read, Limit::new);
+            limits.body = overrides.body_limit().map(Limit::new).or(limits.body);
+        }
         let (head, body) = request.into_parts();
-        let (body, upload) = UploadBody::new(body, self.in_hand);
+        let (body, upload) = UploadBody::new(body, self.in_hand, limits.write.map(Limit::get));
         let inner = self.inner.call(Request::from_parts(head, body));
-        ReadTimeoutFuture::new(inner, self.limit, upload)
+        ReadTimeoutFuture::new(inner, limits, upload)
     }
 }
