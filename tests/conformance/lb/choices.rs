@@ -125,13 +125,25 @@ fn distribution(recorded: &serde_json::Map<String, Value>, picks: &[Option<usize
     let mut names: Vec<_> = names.collect();
     names.sort();
     names.dedup();
-    let n = picks.len() as f64;
+    let picked = picks.len() as u64;
+    let counts: Option<Vec<u64>> = recorded.values().map(Value::as_u64).collect();
+    let Some(counts) = counts else {
+        return vec![format!("no counts: {recorded:?}")];
+    };
+    let sum = counts
+        .iter()
+        .try_fold(0_u64, |sum, count| sum.checked_add(*count));
+    if sum != Some(picked) {
+        return vec![format!("no {picked} picks: {recorded:?}")];
+    }
+    let n = picked as f64;
     let differs = |name: &String| {
         let recorded = recorded.get(name).and_then(Value::as_u64).unwrap_or(0);
         let seen = seen.get(name).copied().unwrap_or(0);
         let share = recorded as f64 / n;
         let apart = recorded.abs_diff(seen) as f64;
-        (apart > 3.0 * (2.0 * n * share * (1.0 - share)).sqrt())
+        let most = 3.0 * (2.0 * n * share * (1.0 - share)).sqrt();
+        (recorded > picked || most.is_nan() || apart > most)
             .then(|| format!("server {name}: recorded {recorded} of {n}, seen {seen}"))
     };
     names.iter().filter_map(differs).collect()
