@@ -37,6 +37,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
+pub(crate) use self::script::{only, only_parts};
 use self::{
     compare::{Times, differences},
     departures::Expected,

@@ -21,9 +21,16 @@ use tower_outbound::{
 };
 
 use super::servers::{Servers, Then, refused};
-use crate::{case::Case, deviations::Deviation, report::Outcome};
+use crate::{
+    case::Case,
+    deviations::Deviation,
+    hystrix::{only, only_parts},
+    report::Outcome,
+};
 
 pub(super) async fn replay(case: &Case) -> Outcome {
+    only_parts(case, &["error"]);
+    only(case.observed(), &["retriable", "counts_as_server_failure"]);
     let name = case.part("error").as_str().unwrap();
     let Some(error) = error_of(name) else {
         return Outcome::Differs(vec![format!("no error is named {name}")]);

@@ -59,10 +59,15 @@ fn compare<T: PartialEq + std::fmt::Debug>(differences: &mut Vec<String>, what: 
 
 /// The rule that a class of Ribbon's names.
 fn rule_of(class: &Value) -> RibbonRule {
-    let class = class
-        .as_str()
-        .unwrap_or("com.netflix.loadbalancer.ZoneAvoidanceRule");
-    let bare = class.rsplit('.').next().unwrap();
+    let class = match class {
+        Value::Null => "com.netflix.loadbalancer.ZoneAvoidanceRule",
+        class => class
+            .as_str()
+            .unwrap_or_else(|| panic!("no rule is named {class}")),
+    };
+    let bare = class
+        .strip_prefix("com.netflix.loadbalancer.")
+        .unwrap_or_else(|| panic!("no rule is named {class}"));
     RibbonRule::ALL
         .into_iter()
         .find(|rule| rule.to_string() == bare)

@@ -15,13 +15,20 @@ use tower_outbound::{
 };
 
 use super::{compare, servers::refused};
-use crate::case::Case;
+use crate::{
+    case::Case,
+    hystrix::{only, only_parts},
+};
 
 /// How many values of the formula are recorded: those of the attempt counter at 1, 2 ...
 const INTERVALS: usize = 12;
 
 pub(super) async fn differences(case: &Case) -> Vec<String> {
+    only_parts(case, &[]);
+    only(case.config(), &["feign.retryer"]);
+    only(case.observed(), &["intervals_by_attempt_counter", "kth_sleep_ms"]);
     let retryer = case.setting("feign.retryer");
+    only(retryer, &["period", "maxPeriod", "maxAttempts"]);
     let number = |name: &str| retryer[name].as_u64().unwrap();
     let (period, max) = (number("period"), number("maxPeriod"));
     let attempts = match &retryer["maxAttempts"] {
