@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::case::Case;
+use crate::{case::Case, hystrix::only};
 
 #[derive(Debug, Clone)]
 pub(super) enum Server {
@@ -83,7 +83,15 @@ impl Step {
                 .expect("a length"),
             end,
         };
-        match value["do"].as_str().expect("a step does something") {
+        let what = value["do"].as_str().expect("a step does something");
+        match what {
+            "respond" => only(value, &["do", "status", "headers", "body", "delay_ms"]),
+            "truncate_body" | "stall_body" | "reset_body" => {
+                only(value, &["do", "status", "headers", "body", "content_length"]);
+            }
+            _ => only(value, &["do"]),
+        }
+        match what {
             "respond" => Step::Respond {
                 answer: answer(),
                 delay: value["delay_ms"].as_u64().unwrap_or(0),
@@ -106,8 +114,17 @@ pub(super) fn servers(case: &Case) -> Vec<Server> {
         .as_array()
         .into_iter()
         .flatten()
-        .map(
-            |server| match server["kind"].as_str().expect("a server has a kind") {
+        .map(|server| {
+            let kind = server["kind"].as_str().expect("a server has a kind");
+            only(
+                server,
+                if kind == "listen" {
+                    &["kind", "script"]
+                } else {
+                    &["kind"]
+                },
+            );
+            match kind {
                 "refuse" => Server::Refuses,
                 "blackhole" => Server::Blackhole,
                 "listen" => Server::Listens(
@@ -119,8 +136,8 @@ pub(super) fn servers(case: &Case) -> Vec<Server> {
                         .collect(),
                 ),
                 other => panic!("server {other}"),
-            },
-        )
+            }
+        })
         .collect()
 }
 
@@ -143,6 +160,18 @@ pub(super) struct Calls {
 
 pub(super) fn calls(case: &Case) -> Calls {
     let request = case.part("request");
+    only(
+        request,
+        &[
+            "method",
+            "path",
+            "body",
+            "return_type",
+            "repeat",
+            "gap_ms",
+            "observe_after_ms",
+        ],
+    );
     let at_most = |key: &str, default: u64| request[key].as_u64().unwrap_or(default);
     Calls {
         method: request["method"].as_str().expect("a method").to_owned(),

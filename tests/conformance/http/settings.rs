@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::case::Case;
+use crate::{case::Case, hystrix::only};
 
 /// Which client the recorded case ran on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -172,11 +172,14 @@ impl Settings {
             retryer: match case.setting("feign.retryer") {
                 Value::Null => None,
                 Value::String(never) if never == "never" => None,
-                value => Some(Retryer {
-                    period: value["period"].as_u64().expect("period"),
-                    max_period: value["maxPeriod"].as_u64().expect("maxPeriod"),
-                    max_attempts: value["maxAttempts"].as_u64().expect("maxAttempts"),
-                }),
+                value => {
+                    only(value, &["period", "maxPeriod", "maxAttempts"]);
+                    Some(Retryer {
+                        period: value["period"].as_u64().expect("period"),
+                        max_period: value["maxPeriod"].as_u64().expect("maxPeriod"),
+                        max_attempts: value["maxAttempts"].as_u64().expect("maxAttempts"),
+                    })
+                }
             },
             interrupted_pauses_throw: match text("feign_version") {
                 None => false,

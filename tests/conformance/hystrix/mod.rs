@@ -37,6 +37,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
+pub(crate) use self::script::{only, only_parts};
 use self::{
     compare::{Times, differences},
     departures::Expected,
@@ -48,8 +49,12 @@ const SHOWN: usize = 8;
 
 /// Replays one case.
 pub(crate) fn replay(case: &Case) -> Outcome {
-    let outcome = catch_unwind(AssertUnwindSafe(|| judge(case)));
-    outcome.unwrap_or_else(|panic| Outcome::Differs(vec![words(&*panic)]))
+    caught(|| judge(case)).unwrap_or_else(|panicked| panicked)
+}
+
+/// A panic is what became of the one case that it met.
+pub(crate) fn caught<T>(judge: impl FnOnce() -> T) -> Result<T, Outcome> {
+    catch_unwind(AssertUnwindSafe(judge)).map_err(|panic| Outcome::Differs(vec![words(&*panic)]))
 }
 
 fn words(panic: &(dyn Any + Send)) -> String {

@@ -13,12 +13,17 @@ use super::{
     compare, rule_of,
     servers::{Servers, SharedRule, Then, refused, stats_of},
 };
-use crate::case::Case;
+use crate::{
+    case::Case,
+    hystrix::{only, only_parts},
+};
 
 /// How much later than recorded choices that wait may be over.
 const TOLERANCE_MS: u128 = 60;
 
 pub(super) async fn differences(case: &Case) -> Vec<String> {
+    only_parts(case, &["servers", "picks", "pinged", "load_balancer"]);
+    only(case.observed(), &["picks", "distribution", "total_ms"]);
     let stats = match stats_of(case.config()) {
         Ok(stats) => stats,
         Err(unknown) => return unknown,
@@ -26,7 +31,11 @@ pub(super) async fn differences(case: &Case) -> Vec<String> {
     let servers = case.part("servers").as_array().unwrap();
     let zones: Vec<_> = servers.iter().map(|server| server["zone"].as_str()).collect();
     let rule = rule_of(case.setting("ribbon.NFLoadBalancerRuleClassName"));
-    let is_zone_aware = case.part("load_balancer") == "ZoneAwareLoadBalancer";
+    let is_zone_aware = match case.part("load_balancer").as_str() {
+        Some("BaseLoadBalancer") => false,
+        Some("ZoneAwareLoadBalancer") => true,
+        other => panic!("no load balancer is named {other:?}"),
+    };
     let shared: SharedRule = if is_zone_aware {
         Arc::new(ZoneAware::seeded(1, move || seeded(rule)))
     } else {
@@ -34,6 +43,16 @@ pub(super) async fn differences(case: &Case) -> Vec<String> {
     };
     let mut world = Servers::new(&zones, shared, stats, rule.when_empty());
     for (place, server) in servers.iter().enumerate() {
+        only(
+            server,
+            &[
+                "successive_connection_failures",
+                "active_requests",
+                "alive",
+                "response_times_ms",
+                "zone",
+            ],
+        );
         plant(&mut world, place, server).await;
     }
     let mut differences = Vec::new();
@@ -53,7 +72,7 @@ pub(super) async fn differences(case: &Case) -> Vec<String> {
             wanted,
             planted,
         );
-        if server["alive"] == false {
+        if !server["alive"].as_bool().expect("alive or not") {
             world.endpoint(place).eligibility().forbid(Veto::Probe);
         }
     }
@@ -65,19 +84,30 @@ pub(super) async fn differences(case: &Case) -> Vec<String> {
     let took = began.elapsed().as_millis();
     let observed = case.observed();
     if let Some(recorded) = observed["picks"].as_array() {
+        assert!(
+            observed["distribution"].is_null(),
+            "both picks and a distribution"
+        );
         let recorded: Vec<_> = recorded
             .iter()
-            .map(|pick| pick.as_u64().map(|pick| pick as usize))
+            .map(|pick| match pick.as_u64() {
+                Some(pick) => Some(pick as usize),
+                None if pick == "none" => None,
+                None => panic!("no pick: {pick}"),
+            })
             .collect();
         compare(&mut differences, "picks", recorded, picks);
     } else {
-        let recorded = observed["distribution"].as_object().unwrap();
+        assert!(observed["picks"].is_null(), "no picks: {observed}");
+        let recorded = observed["distribution"].as_object().expect("a distribution");
         differences.extend(distribution(recorded, &picks));
     }
     if let Some(recorded) = observed["total_ms"].as_u64() {
         if took.abs_diff(recorded.into()) > TOLERANCE_MS {
             differences.push(format!("total: recorded {recorded} ms, seen {took} ms"));
         }
+    } else if !observed["total_ms"].is_null() {
+        differences.push(format!("no total: {}", observed["total_ms"]));
     } else if took > 0 {
         differences.push(format!("choosing took {took} ms"));
     }
@@ -125,13 +155,25 @@ fn distribution(recorded: &serde_json::Map<String, Value>, picks: &[Option<usize
     let mut names: Vec<_> = names.collect();
     names.sort();
     names.dedup();
-    let n = picks.len() as f64;
+    let picked = picks.len() as u64;
+    let counts: Option<Vec<u64>> = recorded.values().map(Value::as_u64).collect();
+    let Some(counts) = counts else {
+        return vec![format!("no counts: {recorded:?}")];
+    };
+    let sum = counts
+        .iter()
+        .try_fold(0_u64, |sum, count| sum.checked_add(*count));
+    if sum != Some(picked) {
+        return vec![format!("no {picked} picks: {recorded:?}")];
+    }
+    let n = picked as f64;
     let differs = |name: &String| {
         let recorded = recorded.get(name).and_then(Value::as_u64).unwrap_or(0);
         let seen = seen.get(name).copied().unwrap_or(0);
         let share = recorded as f64 / n;
         let apart = recorded.abs_diff(seen) as f64;
-        (apart > 3.0 * (2.0 * n * share * (1.0 - share)).sqrt())
+        let most = 3.0 * (2.0 * n * share * (1.0 - share)).sqrt();
+        (recorded > picked || most.is_nan() || apart > most)
             .then(|| format!("server {name}: recorded {recorded} of {n}, seen {seen}"))
     };
     names.iter().filter_map(differs).collect()

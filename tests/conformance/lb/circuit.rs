@@ -9,9 +9,17 @@ use super::{
     compare,
     servers::{Servers, Then, refused, stats_of},
 };
-use crate::case::Case;
+use crate::{
+    case::Case,
+    hystrix::{only, only_parts},
+};
+
+const MS_BEFORE: &str = "tripped_at_blackout_minus_1ms";
+const EXACTLY: &str = "tripped_at_blackout_exactly";
 
 pub(super) async fn differences(case: &Case) -> Vec<String> {
+    only_parts(case, &["successive_connection_failures"]);
+    only(case.observed(), &["blackout_seconds", MS_BEFORE, EXACTLY]);
     let stats = match stats_of(case.config()) {
         Ok(stats) => stats,
         Err(unknown) => return unknown,
@@ -30,7 +38,13 @@ pub(super) async fn differences(case: &Case) -> Vec<String> {
         !blackout.is_zero(),
         servers.is_tripped(0),
     );
-    if let Some(recorded) = observed["tripped_at_blackout_minus_1ms"].as_bool() {
+    if blackout.is_zero() {
+        for name in [MS_BEFORE, EXACTLY] {
+            assert!(observed[name].is_null(), "{name} of no blackout");
+        }
+    } else {
+        let flag = |name: &str| observed[name].as_bool().unwrap_or_else(|| panic!("no {name}"));
+        let recorded = flag(MS_BEFORE);
         advance(blackout - Duration::from_millis(1)).await;
         compare(
             &mut differences,
@@ -39,7 +53,7 @@ pub(super) async fn differences(case: &Case) -> Vec<String> {
             servers.is_tripped(0),
         );
         advance(Duration::from_millis(1)).await;
-        let recorded = observed["tripped_at_blackout_exactly"].as_bool().unwrap();
+        let recorded = flag(EXACTLY);
         compare(
             &mut differences,
             "tripped at the end",

@@ -21,23 +21,45 @@ use tower_outbound::{
 };
 
 use super::servers::{Servers, Then, refused};
-use crate::{case::Case, deviations::Deviation, report::Outcome};
+use crate::{
+    case::Case,
+    deviations::Deviation,
+    hystrix::{only, only_parts},
+    report::Outcome,
+};
 
 pub(super) async fn replay(case: &Case) -> Outcome {
+    only_parts(case, &["error"]);
+    only(case.observed(), &["retriable", "counts_as_server_failure"]);
     let name = case.part("error").as_str().unwrap();
     let Some(error) = error_of(name) else {
         return Outcome::Differs(vec![format!("no error is named {name}")]);
     };
-    let handlers = &case.observed()["retriable"];
-    let mut recorded = handlers.clone();
-    let mut counts = case.observed()["counts_as_server_failure"].clone();
+    let observed = case.observed();
+    let mut recorded = observed["retriable"].clone();
+    let mut counts = observed["counts_as_server_failure"].clone();
+    let handlers: BTreeSet<&str> = recorded.as_object().unwrap().keys().map(|name| &**name).collect();
+    if handlers != BTreeSet::from(HANDLERS) {
+        return Outcome::Differs(vec![format!("not the five handlers: {handlers:?}")]);
+    }
     let mut deviations = BTreeSet::new();
+    if name == "eof" || name.starts_with("ribbon_client") {
+        // What is put in its place has to be in the place of what Java does.
+        let Some(java) = java(name) else {
+            return Outcome::Differs(vec![format!("nobody knows what Java does after {name}")]);
+        };
+        if *observed != java {
+            return Outcome::Differs(vec![format!(
+                "Java after {name}: recorded {observed}, known {java}"
+            )]);
+        }
+        deviations.insert(Deviation::JavaOnly);
+    }
     match name {
         // Java has a second error for an end of file, which is no socket exception. Here there is one.
         "eof" => {
             recorded[CONNECT_ERRORS] = json!({"retry_same_server": true, "retry_next_server": true});
             counts = json!(true);
-            deviations.insert(Deviation::JavaOnly);
         }
         // Ribbon's own errors. Here there is one, for want of a server, and it is retried by nobody.
         _ if name.starts_with("ribbon_client") => {
@@ -45,7 +67,6 @@ pub(super) async fn replay(case: &Case) -> Outcome {
                 *handler = json!({"retry_same_server": false, "retry_next_server": false});
             }
             counts = json!(false);
-            deviations.insert(Deviation::JavaOnly);
         }
         _ => {}
     }
@@ -69,7 +90,50 @@ pub(super) async fn replay(case: &Case) -> Outcome {
     Outcome::of(deviations, differences)
 }
 
+const ALL_ERRORS: &str = "all_errors (GET, or OkToRetryOnAllOperations)";
 const CONNECT_ERRORS: &str = "connect_errors_only (other methods)";
+
+const HANDLERS: [&str; 5] = [
+    ALL_ERRORS,
+    CONNECT_ERRORS,
+    "none",
+    "default_handler_enabled",
+    "default_handler_disabled",
+];
+
+/// What Java does after the errors that only Java has.
+fn java(error: &str) -> Option<Value> {
+    // Of `connect_errors_only` and `none`: the next server. Of the default handler: the same server, as it does
+    // after a connect that failed, which counts against the server as well.
+    let (next, same) = match error {
+        "eof"
+        | "ribbon_client(GENERAL)"
+        | "ribbon_client(CONFIGURATION)"
+        | "ribbon_client(NUMBEROF_RETRIES_EXEEDED)"
+        | "ribbon_client(NUMBEROF_RETRIES_NEXTSERVER_EXCEEDED)"
+        | "ribbon_client(SOCKET_TIMEOUT_EXCEPTION)"
+        | "ribbon_client(READ_TIMEOUT_EXCEPTION)"
+        | "ribbon_client(UNKNOWN_HOST_EXCEPTION)"
+        | "ribbon_client(CONNECT_EXCEPTION)"
+        | "ribbon_client(CLIENT_THROTTLED)"
+        | "ribbon_client(NO_ROUTE_TO_HOST_EXCEPTION)"
+        | "ribbon_client(CACHE_MISSING)" => (false, false),
+        "ribbon_client(SERVER_THROTTLED)" => (true, false),
+        "ribbon_client(GENERAL)(connect_refused)" => (false, true),
+        _ => return None,
+    };
+    let allows = |same: bool, next: bool| json!({"retry_same_server": same, "retry_next_server": next});
+    Some(json!({
+        "retriable": {
+            ALL_ERRORS: allows(true, true),
+            CONNECT_ERRORS: allows(false, next),
+            "none": allows(false, next),
+            "default_handler_enabled": allows(same, true),
+            "default_handler_disabled": allows(false, false),
+        },
+        "counts_as_server_failure": same,
+    }))
+}
 
 /// The policies that stand for a handler, each with a method that it is made for.
 fn policies(handler: &str) -> Vec<(Idempotent, Method)> {
@@ -85,7 +149,7 @@ fn policies(handler: &str) -> Vec<(Idempotent, Method)> {
         methods.iter().map(|method| (policy, method.clone())).collect()
     };
     match handler {
-        "all_errors (GET, or OkToRetryOnAllOperations)" => {
+        ALL_ERRORS => {
             let mut all: Vec<_> = with(Idempotent::ribbon().ok_to_retry_on_all_operations(), &others);
             all.push((Idempotent::ribbon(), Method::GET));
             all

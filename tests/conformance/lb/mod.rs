@@ -15,11 +15,11 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 use tower_outbound::balance::RibbonRule;
 
-use crate::{case::Case, report::Outcome};
+use crate::{case::Case, hystrix::caught, report::Outcome};
 
 /// Replays one case.
 pub(crate) fn replay(case: &Case) -> Outcome {
-    paused().block_on(async {
+    let judge = async {
         if case.level() == "retryer" {
             plain(retryer::differences(case).await)
         } else if case.id().starts_with("lb-server_circuit-") {
@@ -29,13 +29,14 @@ pub(crate) fn replay(case: &Case) -> Outcome {
         } else {
             plain(choices::differences(case).await)
         }
-    })
+    };
+    caught(|| paused().block_on(judge)).unwrap_or_else(|panicked| panicked)
 }
 
 /// Replays the choices of a case of the level `ribbon`. None: it is about something else as well.
 pub(crate) fn replay_choices(case: &Case) -> Option<Outcome> {
-    let runtime = paused();
-    runtime.block_on(recorded_attempts::differences(case)).map(plain)
+    let differences = caught(|| paused().block_on(recorded_attempts::differences(case)));
+    differences.map_or_else(Some, |differences| differences.map(plain))
 }
 
 fn paused() -> tokio::runtime::Runtime {
@@ -59,10 +60,15 @@ fn compare<T: PartialEq + std::fmt::Debug>(differences: &mut Vec<String>, what: 
 
 /// The rule that a class of Ribbon's names.
 fn rule_of(class: &Value) -> RibbonRule {
-    let class = class
-        .as_str()
-        .unwrap_or("com.netflix.loadbalancer.ZoneAvoidanceRule");
-    let bare = class.rsplit('.').next().unwrap();
+    let class = match class {
+        Value::Null => "com.netflix.loadbalancer.ZoneAvoidanceRule",
+        class => class
+            .as_str()
+            .unwrap_or_else(|| panic!("no rule is named {class}")),
+    };
+    let bare = class
+        .strip_prefix("com.netflix.loadbalancer.")
+        .unwrap_or_else(|| panic!("no rule is named {class}"));
     RibbonRule::ALL
         .into_iter()
         .find(|rule| rule.to_string() == bare)
