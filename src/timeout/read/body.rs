@@ -82,7 +82,8 @@ where
             *this.due = None;
             // Frames that keep coming must not keep the limit from being looked at. The last one has come in time.
             let goes_on = matches!(frame, Some(Ok(_))) && !this.body.is_end_stream();
-            if let Some((limit, _)) = whole.filter(|(_, due)| goes_on && Instant::now() > *due) {
+            let overdue = whole.filter(|(_, due)| goes_on && Instant::now() > *due);
+            if let Some((limit, _)) = overdue {
                 *this.timed_out = true;
                 *this.sleep = None;
                 return Poll::Ready(Some(Err(Box::new(ReadTimedOut::of_whole_body(limit)))));
