@@ -6,13 +6,13 @@
 use std::time::Duration;
 
 use super::{
+    circuit::Circuit,
     event::Cause,
     figures::{Counts, Health},
     hystrix::HystrixRelease,
     judge::Judge,
-    sync::{AcqRel, Acquire, AtomicU64},
     window::{Moment, Window},
-    word::{DISABLED, FORCED_CLOSED, FORCED_OPEN, State, Word},
+    word::{DISABLED, State, Word},
 };
 use crate::call::{CircuitState, Verdict};
 
@@ -20,12 +20,9 @@ pub(super) const NANOS_PER_MILLI: u64 = 1_000_000;
 
 #[derive(Debug)]
 pub(super) struct Engine {
-    word: AtomicU64,
+    circuit: Circuit,
     window: Window,
     judge: Judge,
-    /// In milliseconds, as in the word.
-    sleep_window: u64,
-    probe_lease: u64,
 }
 
 /// What a call that asks now would be told.
@@ -77,66 +74,27 @@ pub(super) struct Settings {
 
 impl Engine {
     pub(super) fn new(settings: Settings) -> Self {
-        let mode = if settings.enabled { 0 } else { DISABLED };
         Engine {
-            word: AtomicU64::new(Word::new(State::Closed, 0, 0, mode).0),
+            circuit: Circuit::new(&settings, 0),
             window: Window::new(nanos(settings.window), settings.lanes.next_power_of_two()),
             judge: settings.judge,
-            sleep_window: millis_up(nanos(settings.sleep_window)),
-            probe_lease: millis_up(nanos(settings.probe_lease)),
         }
     }
 
     #[inline]
     pub(super) fn probe_lease(&self) -> Duration {
-        Duration::from_millis(self.probe_lease)
+        self.circuit.probe_lease()
     }
 
+    #[inline]
     pub(super) fn word(&self) -> Word {
-        Word(self.word.load(Acquire))
+        self.circuit.word()
     }
 
     /// What a call would be told. Reads the clock only if the circuit is neither closed nor forced.
     #[inline]
     pub(super) fn look(&self, now: impl FnOnce() -> u64) -> Gate {
-        let word = self.word();
-        if word.is_plainly_closed() {
-            Gate::Pass(word)
-        } else {
-            self.look_closer(word, now)
-        }
-    }
-
-    #[cold]
-    fn look_closer(&self, word: Word, now: impl FnOnce() -> u64) -> Gate {
-        if word.is(DISABLED) {
-            return Gate::Pass(word);
-        }
-        let reject = |retry_in| Gate::Reject {
-            state: word.visible(),
-            retry_in,
-        };
-        if word.is(FORCED_OPEN) {
-            return reject(None);
-        }
-        if word.is(FORCED_CLOSED) {
-            return Gate::Pass(word);
-        }
-        let wait = match word.state() {
-            State::Closed => return Gate::Pass(word),
-            State::Vacant => return Gate::Probe,
-            State::Open => self.sleep_window,
-            State::Probing => self.probe_lease,
-        };
-        let left = (word.time() + wait)
-            .saturating_mul(NANOS_PER_MILLI)
-            .saturating_sub(now());
-        match word.state() {
-            _ if left == 0 => Gate::Probe,
-            State::Open => reject(Some(Duration::from_nanos(left))),
-            // It may be handed back, or end, at any time.
-            _ => reject(None),
-        }
+        self.circuit.look(now)
     }
 
     /// The state with the sleep window taken into account.
@@ -147,31 +105,12 @@ impl Engine {
     /// The same of the machine below any force.
     pub(super) fn unforced_state(&self, now: impl FnOnce() -> u64) -> CircuitState {
         let word = self.word();
-        told(self.look_closer(word.with_mode(word.mode() & DISABLED), now))
+        told(self.circuit.gate(word.with_mode(word.mode() & DISABLED), now))
     }
 
-    /// Takes the probe, if one may go out; else says what is the case by now. The clock is read after the word: a
-    /// thread that was held up in between must not measure a sleep by a time before it.
+    /// Takes the probe, if one may go out; else says what is the case by now.
     pub(super) fn take_probe(&self, now: impl Fn() -> u64) -> Result<Change, Gate> {
-        loop {
-            let word = self.word();
-            match self.look_closer(word, &now) {
-                Gate::Probe => {}
-                other => return Err(other),
-            }
-            let probing = Word::new(State::Probing, word.generation(), millis_up(now()), 0);
-            if self
-                .word
-                .compare_exchange(word.0, probing.0, AcqRel, Acquire)
-                .is_ok()
-            {
-                return Ok(Change {
-                    from: word,
-                    to: probing,
-                    cause: Cause::SleepWindowEnded,
-                });
-            }
-        }
+        self.circuit.take_probe(State::Probing, millis_up, now)
     }
 
     /// Counts the outcome of a call that was admitted under this word. Reads the clock only if it counts.
@@ -193,7 +132,7 @@ impl Engine {
         match verdict {
             Verdict::Ignored => {
                 self.window.note(lane, |totals| &totals.ignored);
-                self.hand_back(admitted);
+                self.circuit.hand_back(admitted);
                 None
             }
             Verdict::Success if admitted.is_probe() => Some(Step::Close),
@@ -237,7 +176,9 @@ impl Engine {
             Step::Reopen => (State::Open, generation, Cause::ProbeFailed),
             Step::Close => (State::Closed, generation.wrapping_add(1), Cause::ProbeSucceeded),
         };
-        let change = self.leave(admitted, state, generation, millis_up(now), cause);
+        let change = self
+            .circuit
+            .leave(admitted, state, generation, millis_up(now), cause);
         // The outcome of a call that was not the probe has been counted.
         if change.is_none() && admitted.is_probe() {
             self.note_stale(lane);
@@ -250,65 +191,20 @@ impl Engine {
     pub(super) fn cancel(&self, admitted: Word, lane: usize) {
         if !admitted.is(DISABLED) {
             self.window.note(lane, |totals| &totals.cancelled);
-            self.hand_back(admitted);
+            self.circuit.hand_back(admitted);
         }
     }
 
-    /// The next call is a probe again. The circuit is half-open before and after, so this is no step.
-    fn hand_back(&self, admitted: Word) {
-        if admitted.is_probe() {
-            let (generation, time) = (admitted.generation(), admitted.time());
-            // The cause is told to nobody.
-            let _ = self.leave(admitted, State::Vacant, generation, time, Cause::ProbeFailed);
-        }
-    }
-
-    /// Goes from this stretch to another state, whatever the mode is by now, if the stretch has not ended.
-    fn leave(&self, stretch: Word, state: State, generation: u16, time: u64, cause: Cause) -> Option<Change> {
-        self.change(cause, |word| {
-            word.is_same_stretch(stretch)
-                .then(|| Word::new(state, generation, time, word.mode()))
-        })
-    }
-
-    fn change(&self, cause: Cause, next: impl Fn(Word) -> Option<Word>) -> Option<Change> {
-        let mut from = self.word();
-        loop {
-            let to = next(from)?;
-            match self.word.compare_exchange_weak(from.0, to.0, AcqRel, Acquire) {
-                Ok(_) => return Some(Change { from, to, cause }),
-                Err(now) => from = Word(now),
-            }
-        }
-    }
-
-    /// Closed, with an empty window and no force. A breaker that is switched off stays so.
     pub(super) fn reset(&self, now: u64) -> Option<Change> {
-        self.change(Cause::Reset, |word| {
-            Some(afresh(word, now).with_mode(word.mode() & DISABLED))
-        })
+        self.circuit.reset(millis_up(now))
     }
 
-    /// Sets the force, one of the modes or none, and leaves the machine below alone.
     pub(super) fn force(&self, force: u64) -> Option<Change> {
-        self.change(Cause::Forced, |word| {
-            let forced = word.with_mode(word.mode() & DISABLED | force);
-            (forced != word).then_some(forced)
-        })
+        self.circuit.force(force)
     }
 
-    /// Switches the breaker on or off. One that is switched on starts afresh.
     pub(super) fn set_enabled(&self, enabled: bool, now: u64) -> Option<Change> {
-        let cause = if enabled { Cause::Enabled } else { Cause::Disabled };
-        self.change(cause, |word| {
-            if word.is(DISABLED) != enabled {
-                None
-            } else if enabled {
-                Some(afresh(word, now).with_mode(word.mode() & !DISABLED))
-            } else {
-                Some(word.with_mode(word.mode() | DISABLED))
-            }
-        })
+        self.circuit.set_enabled(enabled, millis_up(now))
     }
 
     pub(super) fn note_rejected(&self, lane: usize) {
@@ -348,15 +244,6 @@ fn told(gate: Gate) -> CircuitState {
         Gate::Probe => CircuitState::HalfOpen,
         Gate::Reject { state, .. } => state,
     }
-}
-
-fn afresh(word: Word, now: u64) -> Word {
-    Word::new(
-        State::Closed,
-        word.generation().wrapping_add(1),
-        millis_up(now),
-        word.mode(),
-    )
 }
 
 pub(super) fn nanos(duration: Duration) -> u64 {

@@ -161,6 +161,7 @@
 //! the clock at each step, and once in an interval a call sums the window up; after a while without calls the next one does so
 //! for each tick that has passed, at most for those of two windows, and allocates for it.
 //!
+mod circuit;
 mod config;
 mod engine;
 mod event;

@@ -16,12 +16,13 @@ use std::time::Duration;
 use self::ticks::Ticks;
 pub use self::verdicts::HystrixVerdicts;
 use super::{
+    circuit::Circuit,
     engine::{Change, Gate, NANOS_PER_MILLI, Settings, millis_up, nanos},
     event::Cause,
     figures::{Counts, Health},
     judge::Judge,
-    sync::{AcqRel, Acquire, AtomicU64, SeqCst},
-    word::{DISABLED, FORCED_CLOSED, FORCED_OPEN, State, Word},
+    sync::{AtomicU64, SeqCst},
+    word::{DISABLED, FORCED_OPEN, State, Word},
 };
 use crate::call::{CircuitState, Verdict};
 
@@ -48,7 +49,7 @@ pub(super) enum Asker {
 
 #[derive(Debug)]
 pub(super) struct Engine {
-    word: AtomicU64,
+    circuit: Circuit,
     /// When the window began whose circuit is not closed; as long as it is closed, the word tells.
     origin: Mark,
     /// The first tick of the window that is not known to be good.
@@ -58,8 +59,6 @@ pub(super) struct Engine {
     release: HystrixRelease,
     /// In milliseconds, as all times here.
     interval: u64,
-    sleep_window: u64,
-    probe_lease: u64,
 }
 
 /// The circuit has to open.
@@ -79,28 +78,26 @@ pub(super) enum Step {
 
 impl Engine {
     pub(super) fn new(settings: Settings, release: HystrixRelease, interval: Duration) -> Self {
-        let mode = if settings.enabled { 0 } else { DISABLED };
         let interval = millis_up(nanos(interval)).max(1);
         let length = millis(nanos(settings.window)) / interval;
         Engine {
-            word: AtomicU64::new(Word::new(State::Closed, 0, 0, mode).0),
+            // A trial goes out strictly after the sleep window, by a clock of whole milliseconds.
+            circuit: Circuit::new(&settings, 1),
             origin: Mark::default(),
             unjudged: Mark::default(),
             ticks: Ticks::new(length, settings.lanes.next_power_of_two()),
             judge: settings.judge,
             release,
             interval,
-            sleep_window: millis_up(nanos(settings.sleep_window)),
-            probe_lease: millis_up(nanos(settings.probe_lease)),
         }
     }
 
     pub(super) fn probe_lease(&self) -> Duration {
-        Duration::from_millis(self.probe_lease)
+        self.circuit.probe_lease()
     }
 
     fn word(&self) -> Word {
-        Word(self.word.load(Acquire))
+        self.circuit.word()
     }
 
     /// The latest tick at this time, of a window that began at `origin`.
@@ -233,42 +230,7 @@ impl Engine {
 
     /// What a call would be told by the state as it is; `due` comes first.
     pub(super) fn look(&self, now: u64) -> Gate {
-        let word = self.word();
-        if word.is_plainly_closed() {
-            return Gate::Pass(word);
-        }
-        self.look_closer(word, now)
-    }
-
-    fn look_closer(&self, word: Word, now: u64) -> Gate {
-        if word.is(DISABLED) {
-            return Gate::Pass(word);
-        }
-        let reject = |retry_in| Gate::Reject {
-            state: word.visible(),
-            retry_in,
-        };
-        if word.is(FORCED_OPEN) {
-            return reject(None);
-        }
-        if word.is(FORCED_CLOSED) {
-            return Gate::Pass(word);
-        }
-        let wait = match word.state() {
-            State::Closed => return Gate::Pass(word),
-            State::Vacant => return Gate::Probe,
-            State::Open => self.sleep_window,
-            State::Probing => self.probe_lease,
-        };
-        // Strictly later, by a clock of whole milliseconds.
-        let left = (word.time() + wait + 1)
-            .saturating_mul(NANOS_PER_MILLI)
-            .saturating_sub(now);
-        match word.state() {
-            _ if left == 0 => Gate::Probe,
-            State::Open => reject(Some(Duration::from_nanos(left))),
-            _ => reject(None),
-        }
+        self.circuit.look(|| now)
     }
 
     pub(super) fn state(&self) -> CircuitState {
@@ -287,26 +249,7 @@ impl Engine {
             HystrixRelease::V1_5_12 => State::Probing,
             HystrixRelease::V1_5_18 => State::Open,
         };
-        loop {
-            let word = self.word();
-            let now = now();
-            match self.look_closer(word, now) {
-                Gate::Probe => {}
-                other => return Err(other),
-            }
-            let probing = Word::new(state, word.generation(), millis(now), 0);
-            if self
-                .word
-                .compare_exchange(word.0, probing.0, AcqRel, Acquire)
-                .is_ok()
-            {
-                return Ok(Change {
-                    from: word,
-                    to: probing,
-                    cause: Cause::SleepWindowEnded,
-                });
-            }
-        }
+        self.circuit.take_probe(state, millis, now)
     }
 
     /// Does the outcome of this call decide, as the word is now?
@@ -364,9 +307,10 @@ impl Engine {
         match step {
             Step::Reopen => self.leave(admitted, State::Open, millis(now), Cause::ProbeFailed),
             Step::Close => {
-                let change = self.begin(now, Cause::ProbeSucceeded, |word| {
+                let closed = self.circuit.begin(millis(now), Cause::ProbeSucceeded, |word| {
                     self.decides(admitted, word).then_some(word)
                 });
+                let change = self.marked(closed);
                 let generation = change.map_or(admitted, |change| change.to).generation();
                 self.book(generation, lane, true, now);
                 change
@@ -380,76 +324,37 @@ impl Engine {
             return;
         }
         self.ticks.note(lane, |totals| &totals.cancelled);
-        if admitted.is_probe() {
-            // Half-open before and after; the cause is told to nobody.
-            let _ = self.leave(admitted, State::Vacant, admitted.time(), Cause::ProbeFailed);
-        }
+        self.circuit.hand_back(admitted);
     }
 
     /// Goes from this stretch to another state of the same window, whatever the mode is by now.
     fn leave(&self, stretch: Word, state: State, time: u64, cause: Cause) -> Option<Change> {
-        self.change(cause, |word| {
-            word.is_same_stretch(stretch)
-                .then(|| Word::new(state, word.generation(), time, word.mode()))
-        })
+        self.circuit
+            .leave(stretch, state, stretch.generation(), time, cause)
     }
 
-    fn change(&self, cause: Cause, next: impl Fn(Word) -> Option<Word>) -> Option<Change> {
-        let mut from = self.word();
-        loop {
-            let to = next(from)?;
-            match self.word.compare_exchange_weak(from.0, to.0, AcqRel, Acquire) {
-                Ok(_) => return Some(Change { from, to, cause }),
-                Err(now) => from = Word(now),
+    /// The ticks of a window that begins by this change begin with it.
+    fn marked(&self, change: Option<Change>) -> Option<Change> {
+        if let Some(Change { from, to, .. }) = change {
+            if from.generation() != to.generation() {
+                // So that the marks are never far behind, as generations wrap.
+                self.origin.advance(to.generation(), to.time());
+                self.unjudged.advance(to.generation(), 0);
             }
-        }
-    }
-
-    /// Closed, with a new window whose ticks begin now, in the mode of the word that `next` gives.
-    fn begin(&self, now: u64, cause: Cause, next: impl Fn(Word) -> Option<Word>) -> Option<Change> {
-        let now = millis(now);
-        let change = self.change(cause, |word| {
-            let mode = next(word)?.mode();
-            Some(Word::new(
-                State::Closed,
-                word.generation().wrapping_add(1),
-                now,
-                mode,
-            ))
-        });
-        if let Some(Change { to, .. }) = change {
-            // So that the marks are never far behind, as generations wrap.
-            self.origin.advance(to.generation(), to.time());
-            self.unjudged.advance(to.generation(), 0);
         }
         change
     }
 
-    /// Closed, with an empty window and no force. A breaker that is switched off stays so.
     pub(super) fn reset(&self, now: u64) -> Option<Change> {
-        self.begin(now, Cause::Reset, |word| {
-            Some(word.with_mode(word.mode() & DISABLED))
-        })
+        self.marked(self.circuit.reset(millis(now)))
     }
 
     pub(super) fn force(&self, force: u64) -> Option<Change> {
-        self.change(Cause::Forced, |word| {
-            let forced = word.with_mode(word.mode() & DISABLED | force);
-            (forced != word).then_some(forced)
-        })
+        self.circuit.force(force)
     }
 
-    /// Switches the breaker on or off. One that is switched on starts afresh.
     pub(super) fn set_enabled(&self, enabled: bool, now: u64) -> Option<Change> {
-        if enabled {
-            self.begin(now, Cause::Enabled, |word| {
-                word.is(DISABLED).then(|| word.with_mode(word.mode() & !DISABLED))
-            })
-        } else {
-            self.change(Cause::Disabled, |word| {
-                (!word.is(DISABLED)).then(|| word.with_mode(word.mode() | DISABLED))
-            })
-        }
+        self.marked(self.circuit.set_enabled(enabled, millis(now)))
     }
 
     pub(super) fn note_rejected(&self, lane: usize) {
