@@ -42,6 +42,15 @@ impl Case {
         &self.whole[name]
     }
 
+    /// The names of all its parts.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = &str> {
+        self.whole
+            .as_object()
+            .into_iter()
+            .flatten()
+            .map(|(name, _)| &**name)
+    }
+
     fn text(&self, name: &str) -> &str {
         self.whole[name].as_str().expect("a case has an id and a level")
     }

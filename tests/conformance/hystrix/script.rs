@@ -1,14 +1,8 @@
 //! What the callers of a case with threads do.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-    sync::LazyLock,
-};
-
 use serde_json::Value;
 
-use crate::case::{Case, folder};
+use crate::case::Case;
 
 /// One call. All times are in milliseconds.
 #[derive(Debug, Clone)]
@@ -71,25 +65,12 @@ impl Script {
     }
 }
 
-/// No part of a case as a whole is passed over. One that is written by hand is in no file, and not looked at.
+/// No part of a case as a whole is passed over.
 pub(crate) fn only_parts(case: &Case, names: &[&str]) {
-    static PARTS: LazyLock<BTreeMap<String, BTreeSet<String>>> = LazyLock::new(|| {
-        let mut parts: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        let files = fs::read_dir(folder().0).unwrap().map(|file| file.unwrap().path());
-        for file in files.filter(|file| file.extension().is_some_and(|extension| extension == "json")) {
-            let cases: Vec<Value> = serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
-            for case in cases {
-                let names = case.as_object().unwrap().keys().cloned();
-                let id = case["id"].as_str().unwrap().to_owned();
-                parts.entry(id).or_default().extend(names);
-            }
-        }
-        parts
-    });
-    for name in PARTS.get(case.id()).into_iter().flatten() {
-        let known = ["id", "level", "config", "observed", "notes"].contains(&&**name);
+    for name in case.parts() {
+        let known = ["id", "level", "config", "observed", "notes"].contains(&name);
         assert!(
-            known || names.contains(&&**name),
+            known || names.contains(&name),
             "no part of a case is named {name}"
         );
     }
