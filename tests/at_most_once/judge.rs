@@ -73,7 +73,7 @@ pub enum Wrong {
     OtherOutcome,
     /// An attempt started when the caller had left.
     Late,
-    /// An attempt was alive when the caller had left, or its body was read on.
+    /// An attempt was alive when the caller had left or when the next one started, or its body was read on.
     Outlives,
     /// A server got other bytes than the caller gave.
     Body,
@@ -185,7 +185,8 @@ pub fn judge(
     if record.sendings.iter().any(|sending| sending.late) {
         wrong.push(Wrong::Late);
     }
-    if record.alive_at_close > 0 || record.alive() > 0 || record.late_pieces > 0 {
+    let outlives = record.alive_at_close + record.alive() + record.late_pieces + record.overlaps;
+    if outlives > 0 {
         wrong.push(Wrong::Outlives);
     }
 
@@ -209,6 +210,9 @@ pub fn judge(
 
     for wrong in &wrong {
         report.wrong(*wrong, plan.call);
+    }
+    if !wrong.is_empty() {
+        report.tell(|| format!("{wrong:?}: {outcome:?}, {predicted:?}\n    {plan:?}\n    {record:?}"));
     }
     wrong
 }

@@ -55,6 +55,8 @@ pub struct Record {
     pub alive_at_close: usize,
     /// How many pieces of its body were taken after that.
     pub late_pieces: usize,
+    /// How many attempts started while another one was alive.
+    pub overlaps: usize,
 }
 
 impl Record {
@@ -100,6 +102,7 @@ impl Ledger {
     pub fn attempt(self: &Arc<Self>, call: u64) -> Alive {
         let started = Instant::now();
         let ordinal = self.with(call, |record| {
+            record.overlaps += usize::from(record.alive() > 0);
             record.sendings.push(Sending {
                 started,
                 ended: None,

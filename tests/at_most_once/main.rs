@@ -35,6 +35,7 @@ mod ledger;
 mod report;
 mod rules;
 mod schedule;
+mod sim;
 mod stacks;
 
 /// The seed, from the environment or this one.

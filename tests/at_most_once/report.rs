@@ -31,6 +31,8 @@ pub struct Report {
     pub rejected: u64,
     /// What was wrong, how often, and the numbers of some of the calls.
     pub wrongs: BTreeMap<Wrong, (u64, Vec<u64>)>,
+    /// The first wrong calls with all that is known of them.
+    pub told: Vec<String>,
 }
 
 impl Report {
@@ -45,6 +47,13 @@ impl Report {
         *count += 1;
         if calls.len() < KEPT {
             calls.push(call);
+        }
+    }
+
+    /// All that is known of a wrong call, if it is one of the first.
+    pub fn tell(&mut self, call: impl FnOnce() -> String) {
+        if self.told.len() < KEPT {
+            self.told.push(call());
         }
     }
 
@@ -81,6 +90,8 @@ impl Report {
             kept.extend(calls);
             kept.truncate(KEPT);
         }
+        self.told.extend(other.told);
+        self.told.truncate(KEPT);
     }
 
     /// The last line of a run.
@@ -124,6 +135,9 @@ impl fmt::Display for Report {
             if let Some((count, calls)) = self.wrongs.get(&wrong) {
                 writeln!(f, "{wrong}: {count}, as in the calls {calls:?}")?;
             }
+        }
+        for told in &self.told {
+            writeln!(f, "{told}")?;
         }
         Ok(())
     }

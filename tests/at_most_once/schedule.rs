@@ -210,6 +210,8 @@ pub struct Plan {
     pub churn: Option<Churn>,
     /// Does the caller read the body of the answer? Otherwise it drops it.
     pub reads_answer: bool,
+    /// Where its latencies are drawn from: the number of the call, unless two calls are to have the same.
+    pub chance: u64,
 }
 
 impl Plan {
@@ -231,9 +233,9 @@ impl Plan {
             0 => Act::Answer,
             _ => Act::ALL[dice.below(Act::ALL.len() as u64) as usize],
         });
-        let cancel = match dice.below(8) {
-            0 => Cancel::AtPoll(dice.below(12) as u32),
-            1 => Cancel::After(Duration::from_millis(dice.below(400))),
+        let cancel = match dice.below(6) {
+            0 => Cancel::AtPoll(dice.below(8) as u32),
+            1 => Cancel::After(Duration::from_millis(dice.below(120))),
             _ => Cancel::Never,
         };
         let time = Duration::from_millis(1 + dice.below(40));
@@ -255,6 +257,7 @@ impl Plan {
             cancel,
             churn,
             reads_answer: dice.below(4) != 0,
+            chance: call,
         }
     }
 
@@ -265,7 +268,7 @@ impl Plan {
 
     /// How long this step of this attempt takes: most take no time, some up to 50 ms.
     pub fn latency(&self, attempt: usize, step: u64) -> Duration {
-        let mut dice = Dice::new(self.seed ^ 0x6c61, self.call, attempt as u64 * 16 + step);
+        let mut dice = Dice::new(self.seed ^ 0x6c61, self.chance, attempt as u64 * 16 + step);
         match dice.below(3) {
             0 => Duration::from_millis(1 + dice.below(50)),
             _ => Duration::ZERO,

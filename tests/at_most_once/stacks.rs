@@ -150,8 +150,9 @@ pub struct Built {
 }
 
 /// More than there will be.
-const MANY: u32 = 1_000_000_000;
+const MANY: u32 = 16_000_000;
 const AMPLE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(60 * 60);
 
 /// Builds it over this client, which stands right below the read limit.
 pub fn build<C, R>(
@@ -298,7 +299,7 @@ where
         .read_limit(settings.read)
         .execution_limit(AMPLE);
     let breaker = Breaker::builder("at-most-once").probe_lease(AMPLE);
-    let closed = breaker.clone().volume(MANY).build()?;
+    let closed = breaker.clone().volume(MANY).window(HOUR).build()?;
     let budget = RetryBudget::default();
     let builder = match built.kind {
         StackKind::NestUnlimited => builder
