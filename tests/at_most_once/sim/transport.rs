@@ -1,8 +1,8 @@
 //! A client in memory that does to each attempt what its plan says.
 //!
 //! Its errors are what a real client gives, as far as a layer can tell: those of io, a real `ConnectTimeout` around a
-//! connector that stalls, and `FaultError` where hyper's client would add its proof. A streamed body is taken by a task
-//! of its own, as hyper does, which does not end with the attempt by itself.
+//! connector that stalls, and `FaultError` where hyper's client would add its proof. A body of unknown length is taken by
+//! a task of its own, as hyper does, which does not end with the attempt by itself; one in hand leaves in one go.
 
 use std::{
     future::{Future, pending},
@@ -90,11 +90,13 @@ async fn attempt(
     }
     let key = request.headers().get(IDEMPOTENCY_KEY);
     let key = key.map(|key| Hash::of(key.as_bytes()));
+    // What is in hand leaves in one go.
+    let comes_bit_by_bit = plan.body.is_stream() && request.body().size_hint().exact().is_none();
     let upload = Upload {
         ledger: net.ledger.clone(),
         call: number,
         pieces: act.pieces_taken(),
-        gap: if plan.body.is_stream() {
+        gap: if comes_bit_by_bit {
             plan.latency(ordinal, 1)
         } else {
             Duration::ZERO
@@ -102,7 +104,7 @@ async fn attempt(
         // A frame that is in hand is written in parts.
         halved: act == Act::CloseMidBody && !plan.body.is_stream(),
     };
-    let came = if plan.body.is_stream() {
+    let came = if comes_bit_by_bit {
         let (tell, told) = oneshot::channel();
         let body = request.into_body();
         tokio::spawn(async move {
