@@ -103,7 +103,7 @@ impl Report {
             .collect();
         format!(
             "at most once, {part}: {} calls, {} attempts ({}); duplicates {} (allowed by a laxer rule {}); lost {}; \
-             late {}; recovered {}; seed {seed}; {:.1} s",
+             late {}; sent at last {} of {}; seed {seed}; {:.1} s",
             self.calls,
             self.attempts,
             acts.join(", "),
@@ -112,6 +112,7 @@ impl Report {
             self.count(Wrong::Lost),
             self.count(Wrong::Late) + self.count(Wrong::Outlives),
             self.recovered,
+            self.recovered + self.count(Wrong::Lost),
             took.as_secs_f64(),
         )
     }

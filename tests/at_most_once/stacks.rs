@@ -377,7 +377,7 @@ fn spring(kind: StackKind, settings: Settings) -> Result<SpringConfig, BoxError>
 }
 
 /// As its caller sees it.
-fn shell<S, R>(service: S) -> Stack
+pub fn shell<S, R>(service: S) -> Stack
 where
     S: Service<Request<CallBody>, Response = Response<R>> + Clone + Send + Sync + 'static,
     S::Future: Send,
