@@ -8,7 +8,7 @@ use tower_outbound::call::{BoxError, Fault, FaultKind, NotRetried, Rejection, Tr
 use crate::{
     ledger::{Reach, Record},
     report::Report,
-    rules::{Prediction, is_lax, predict, predict_most},
+    rules::{is_lax, predict},
     schedule::{Hash, Plan},
     stacks::{Budget, StackKind},
 };
@@ -32,7 +32,6 @@ pub struct Stops {
     /// How many times the budget was spent.
     pub budget: u32,
     pub deadline: bool,
-    pub body: bool,
 }
 
 impl Outcome {
@@ -46,7 +45,6 @@ impl Outcome {
                     match stop.reason() {
                         NotRetried::BudgetSpent => stops.budget += 1,
                         NotRetried::DeadlineTooClose { .. } => stops.deadline = true,
-                        NotRetried::BodyBeyondCap { .. } | NotRetried::BodyNotRepeatable => stops.body = true,
                         _ => {}
                     }
                 }
@@ -125,11 +123,7 @@ pub fn judge(
 ) -> Vec<Wrong> {
     let mut wrong = Vec::new();
     let seen = record.sendings.len();
-    let predicted = if around.exact_bodies {
-        predict(plan)
-    } else {
-        predict_most(plan)
-    };
+    let predicted = predict(plan, around.exact_bodies);
     let unsafe_and_unkeyed = !plan.is_repeatable();
 
     report.calls += 1;
@@ -143,14 +137,14 @@ pub fn judge(
     let may_have_been = (0..seen.saturating_sub(1)).any(|attempt| !plan.act(attempt).proves_unsent());
     if unsafe_and_unkeyed && (duplicates > 0 || may_have_been) {
         // Exactly as the docs say, or not at all.
-        if is_lax(plan.stack) && seen <= predicted.attempts {
+        if is_lax(plan.stack) && seen <= predicted.most {
             report.allowed += duplicates;
         } else {
             report.duplicates += duplicates.max(1);
             wrong.push(Wrong::Duplicate);
         }
     }
-    if seen > predicted.attempts {
+    if seen > predicted.most {
         wrong.push(Wrong::TooOften);
     }
 
@@ -164,19 +158,18 @@ pub fn judge(
     }
     if outcome == Outcome::Left {
         report.left += 1;
-    } else if seen < predicted.attempts {
-        match excuse(plan, record, outcome, around, predicted) {
+    } else if seen < predicted.least {
+        match excuse(plan, record, outcome, around) {
             Some(Excuse::Budget) => report.held_by_budget += 1,
             Some(Excuse::Rejected) => report.rejected += 1,
             Some(Excuse::Deadline) => report.held_by_deadline += 1,
             Some(Excuse::NoEndpoint) => report.without_endpoint += 1,
-            Some(Excuse::Body) => report.held_by_body += 1,
             None if unsent => wrong.push(Wrong::Lost),
             None => wrong.push(Wrong::GivenUp),
         }
     } else {
         report.held_by_body += u64::from(predicted.held_by_body);
-        if seen == predicted.attempts && !is_outcome_of_last(plan, seen, outcome, around) {
+        if seen >= predicted.least && !is_outcome_of_last(plan, seen, outcome, around) {
             wrong.push(Wrong::OtherOutcome);
         }
     }
@@ -236,16 +229,9 @@ enum Excuse {
     Rejected,
     Deadline,
     NoEndpoint,
-    Body,
 }
 
-fn excuse(
-    plan: &Plan,
-    record: &Record,
-    outcome: Outcome,
-    around: Circumstances,
-    predicted: Prediction,
-) -> Option<Excuse> {
+fn excuse(plan: &Plan, record: &Record, outcome: Outcome, around: Circumstances) -> Option<Excuse> {
     let seen = record.sendings.len();
     let hurried = plan.stack.is_hurried() || around.real_time;
     let Outcome::Failed { kind, stops } = outcome else {
@@ -263,8 +249,6 @@ fn excuse(
         Some(Excuse::Budget)
     } else if stops.deadline && hurried {
         Some(Excuse::Deadline)
-    } else if stops.body && !around.exact_bodies && seen < predicted.attempts {
-        Some(Excuse::Body)
     } else {
         None
     }

@@ -55,7 +55,8 @@ pub struct Record {
     pub alive_at_close: usize,
     /// How many pieces of its body were taken after that.
     pub late_pieces: usize,
-    /// How many attempts started while another one was alive.
+    /// How many attempts started while another one was alive, and how many pieces of the body were taken by an attempt
+    /// that another one had followed.
     pub overlaps: usize,
 }
 
@@ -126,6 +127,14 @@ impl Ledger {
     /// The client takes a piece of the body.
     pub fn piece(&self, call: u64) {
         self.with(call, |record| record.late_pieces += usize::from(record.closed));
+    }
+
+    /// The same, of this attempt: it has no claim to the body any more when the next one has started.
+    pub fn piece_of(&self, call: u64, ordinal: usize) {
+        self.with(call, |record| {
+            record.late_pieces += usize::from(record.closed);
+            record.overlaps += usize::from(ordinal + 1 < record.sendings.len());
+        });
     }
 
     /// The caller has its outcome and has dropped what was left of it, or has left.

@@ -144,30 +144,54 @@ fn ended(act: Act) -> Ended {
 /// How often the request of this plan is sent, if there is always an endpoint, time and a budget, and nobody leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prediction {
-    pub attempts: usize,
+    /// At least, and at most: how much a client takes of a stream that is longer than the cap can be open.
+    pub least: usize,
+    pub most: usize,
     /// Would there be one more if its body could be sent again?
     pub held_by_body: bool,
 }
 
-/// What the docs say of this plan.
-pub fn predict(plan: &Plan) -> Prediction {
-    predict_with(plan, true)
+/// How much is taken of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Taken {
+    /// As much as could be as soon as an attempt has begun with it.
+    Most,
+    /// What the act says.
+    AsSaid,
+    /// As little as can be.
+    Least,
 }
 
-/// The same as if a stream that is longer than the cap could be sent again and again: how much a real client takes of
-/// it is left to chance.
-pub fn predict_most(plan: &Plan) -> Prediction {
-    predict_with(plan, false)
+/// What the docs say of this plan. If bodies are not exact, as on a real socket, much is open.
+pub fn predict(plan: &Plan, exact_bodies: bool) -> Prediction {
+    let (said, held_by_body) = predict_with(plan, Taken::AsSaid);
+    let early = plan.acts.contains(&Act::EarlyUnavailable);
+    if plan.body != BodyKind::BeyondCap || exact_bodies && !early {
+        return Prediction {
+            least: said,
+            most: said,
+            held_by_body,
+        };
+    }
+    Prediction {
+        least: if exact_bodies {
+            said
+        } else {
+            predict_with(plan, Taken::Most).0
+        },
+        most: predict_with(plan, Taken::Least).0,
+        held_by_body,
+    }
 }
 
-fn predict_with(plan: &Plan, cap_holds: bool) -> Prediction {
+fn predict_with(plan: &Plan, taken: Taken) -> (usize, bool) {
     let (paused, at_once) = documented(plan.stack);
     let mut call = Call {
         plan,
         attempts: 0,
         may_have_been_sent: false,
         body_is_lost: plan.body == BodyKind::Once,
-        cap_holds,
+        taken,
     };
     let mut passes = 0;
     let mut held_by_body = false;
@@ -201,10 +225,7 @@ fn predict_with(plan: &Plan, cap_holds: bool) -> Prediction {
             break;
         }
     }
-    Prediction {
-        attempts: call.attempts,
-        held_by_body,
-    }
+    (call.attempts, held_by_body)
 }
 
 struct Call<'a> {
@@ -212,7 +233,7 @@ struct Call<'a> {
     attempts: usize,
     may_have_been_sent: bool,
     body_is_lost: bool,
-    cap_holds: bool,
+    taken: Taken,
 }
 
 impl Call<'_> {
@@ -220,8 +241,15 @@ impl Call<'_> {
         let act = self.plan.act(self.attempts);
         self.attempts += 1;
         let (pieces, length) = self.plan.body.pieces();
-        let taken = act.pieces_taken().unwrap_or(pieces).min(pieces) * length;
-        if self.cap_holds && self.plan.body == BodyKind::BeyondCap && taken > CAP {
+        let said = act.pieces_taken().unwrap_or(pieces).min(pieces);
+        let taken = match (act, self.taken) {
+            (Act::EarlyUnavailable, Taken::Least) => 1,
+            (_, Taken::AsSaid) => said,
+            (_, Taken::Most) if said > 0 => pieces,
+            (_, Taken::Most) => 0,
+            (_, Taken::Least) => 0,
+        };
+        if self.plan.body == BodyKind::BeyondCap && taken * length > CAP {
             self.body_is_lost = true;
         }
         act

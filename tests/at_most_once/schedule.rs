@@ -53,6 +53,8 @@ pub enum Act {
     UnavailableSoon,
     /// 429 with `Retry-After: 20`, which is longer than most grant.
     TooManyForLong,
+    /// 503 as soon as the head, and perhaps a piece of the body, has been read. The client may go on with the body.
+    EarlyUnavailable,
     /// 429.
     TooMany,
     /// 500.
@@ -68,7 +70,7 @@ pub enum Act {
 }
 
 impl Act {
-    pub const ALL: [Act; 22] = [
+    pub const ALL: [Act; 23] = [
         Act::Answer,
         Act::Refuse,
         Act::StallConnect,
@@ -84,6 +86,7 @@ impl Act {
         Act::Unavailable,
         Act::UnavailableNow,
         Act::UnavailableSoon,
+        Act::EarlyUnavailable,
         Act::TooManyForLong,
         Act::TooMany,
         Act::Broken,
@@ -113,7 +116,7 @@ impl Act {
     pub fn status(self) -> Option<(u16, Option<u64>)> {
         match self {
             Act::Answer | Act::CloseMidResponse | Act::StallMidResponse => Some((200, None)),
-            Act::Unavailable => Some((503, None)),
+            Act::Unavailable | Act::EarlyUnavailable => Some((503, None)),
             Act::UnavailableNow => Some((503, Some(0))),
             Act::UnavailableSoon => Some((503, Some(1))),
             Act::TooManyForLong => Some((429, Some(20))),
@@ -123,7 +126,7 @@ impl Act {
         }
     }
 
-    /// How many pieces of a streamed body the client has taken when the attempt ends. `None`: all.
+    /// How many pieces of a streamed body the client takes at most. `None`: all.
     pub fn pieces_taken(self) -> Option<usize> {
         match self {
             Act::Refuse | Act::StallConnect | Act::CloseUnused => Some(0),

@@ -95,6 +95,7 @@ async fn attempt(
     let upload = Upload {
         ledger: net.ledger.clone(),
         call: number,
+        ordinal,
         pieces: act.pieces_taken(),
         gap: if comes_bit_by_bit {
             plan.latency(ordinal, 1)
@@ -108,9 +109,9 @@ async fn attempt(
         let (tell, told) = oneshot::channel();
         let body = request.into_body();
         tokio::spawn(async move {
-            if let Ok(came) = upload.take(body).await {
-                let _ = tell.send(came);
-            }
+            upload
+                .take_and_tell(body, act == Act::EarlyUnavailable, tell)
+                .await;
         });
         match told.await {
             Ok(came) => came,
@@ -141,6 +142,10 @@ async fn attempt(
         Act::CloseMidBody => {
             arrived(read, false);
             io::ErrorKind::ConnectionReset.into()
+        }
+        Act::EarlyUnavailable => {
+            arrived(read, false);
+            return Ok(answer(act, alive));
         }
         Act::RefusedStream | Act::GoAwayExcluding => {
             arrived(Reach::Disclaimed, false);
@@ -209,6 +214,7 @@ impl Service<Uri> for Dial {
 struct Upload {
     ledger: Arc<Ledger>,
     call: u64,
+    ordinal: usize,
     /// `None`: all.
     pieces: Option<usize>,
     gap: Duration,
@@ -216,36 +222,74 @@ struct Upload {
 }
 
 /// What came of a body.
+#[derive(Clone, Copy)]
 struct Came {
+    pieces: usize,
     body: u64,
     hash: Hash,
+}
+
+impl Default for Came {
+    fn default() -> Came {
+        Came {
+            pieces: 0,
+            body: 0,
+            hash: Hash::new(),
+        }
+    }
 }
 
 impl Upload {
     async fn take(self, body: UploadBody<CallBody>) -> Result<Came, BoxError> {
         let mut body = pin!(body);
-        let mut came = Came {
-            body: 0,
-            hash: Hash::new(),
-        };
-        let mut pieces = 0;
-        while self.pieces.is_none_or(|most| pieces < most) {
-            if pieces > 0 {
-                pause(self.gap).await;
-            }
-            let Some(frame) = body.frame().await else { break };
-            let Ok(mut data) = frame?.into_data() else {
-                continue;
+        let mut came = Came::default();
+        while self.more(&came) && self.piece(body.as_mut(), &mut came).await? {}
+        Ok(came)
+    }
+
+    /// Tells what has come when all is there, or, if it is early, after the first piece.
+    async fn take_and_tell(self, body: UploadBody<CallBody>, early: bool, tell: oneshot::Sender<Came>) {
+        let mut body = pin!(body);
+        let mut came = Came::default();
+        let mut tell = Some(tell);
+        while self.more(&came) {
+            match self.piece(body.as_mut(), &mut came).await {
+                Ok(true) if early => tell.take().map(|tell| tell.send(came)),
+                Ok(true) => continue,
+                Ok(false) => break,
+                // The server waits for the rest.
+                Err(_) => return,
             };
-            self.ledger.piece(self.call);
+        }
+        tell.map(|tell| tell.send(came));
+    }
+
+    fn more(&self, came: &Came) -> bool {
+        self.pieces.is_none_or(|most| came.pieces < most)
+    }
+
+    /// Takes a piece. False: there was none.
+    async fn piece(
+        &self,
+        mut body: Pin<&mut UploadBody<CallBody>>,
+        came: &mut Came,
+    ) -> Result<bool, BoxError> {
+        if came.pieces > 0 {
+            pause(self.gap).await;
+        }
+        let Some(frame) = body.frame().await else {
+            return Ok(false);
+        };
+        if let Ok(mut data) = frame?.into_data() {
+            self.ledger.piece_of(self.call, self.ordinal);
             if self.halved {
                 data.truncate(data.len() / 2);
             }
             came.body += data.len() as u64;
             came.hash.feed(&data);
-            pieces += 1;
+            came.pieces += 1;
         }
-        Ok(came)
+        Ok(true)
     }
 }
 
