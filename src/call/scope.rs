@@ -278,8 +278,9 @@ impl CallScope {
         if !self.owner {
             current(|around| self.tell(around));
         }
+        let sent = self.may_have_been_sent;
         result.map_err(|error| match self.take_trail() {
-            Some(trail) if !trail.events().is_empty() => Box::new(CallFailed::new(trail, error)),
+            Some(trail) if !trail.events().is_empty() => Box::new(CallFailed::new(trail, sent, error)),
             _ => error,
         })
     }

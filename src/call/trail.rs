@@ -7,7 +7,7 @@ use tower::BoxError;
 
 use super::{
     endpoint::Endpoint,
-    fault::{Fault, chain},
+    fault::{Fault, Sent, chain},
     millis::Millis,
 };
 
@@ -431,16 +431,32 @@ impl fmt::Display for Trail {
 ///
 /// It reads as the kind of the fault and what is at the bottom of it, and then the trail. Its source is the error of
 /// the last attempt, or of the layer that ended the call: [`Fault::of`] and a walk over
-/// the sources find it.
+/// the sources find it. Its [`Fault`] is that error's, and [`Sent::Maybe`](super::Sent::Maybe) as soon as any attempt of
+/// the call may have reached a server.
 #[derive(Debug)]
 pub struct CallFailed {
     trail: Box<Trail>,
+    may_have_been_sent: bool,
     source: BoxError,
 }
 
 impl CallFailed {
-    pub(super) fn new(trail: Box<Trail>, source: BoxError) -> Self {
-        CallFailed { trail, source }
+    pub(super) fn new(trail: Box<Trail>, may_have_been_sent: bool, source: BoxError) -> Self {
+        CallFailed {
+            trail,
+            may_have_been_sent,
+            source,
+        }
+    }
+
+    /// What went wrong in the end, and whether any attempt may have reached a server.
+    pub(super) fn fault(&self) -> Fault {
+        let last = Fault::of(&*self.source);
+        if self.may_have_been_sent {
+            last.with_sent(Sent::Maybe)
+        } else {
+            last
+        }
     }
 
     /// What happened.
@@ -475,7 +491,7 @@ impl Error for CallFailed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::call::{FaultKind, Sent};
+    use crate::call::FaultKind;
 
     fn failed(kind: FaultKind, sent: Sent) -> Attempt {
         let start = Instant::now();

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use http::Response;
-use tower_outbound::call::{BoxError, Fault, FaultKind, NotRetried, Rejection, Trail};
+use tower_outbound::call::{BoxError, Fault, FaultKind, NotRetried, Rejection, Sent, Trail};
 
 use crate::{
     ledger::{Reach, Record},
@@ -20,6 +20,8 @@ pub enum Outcome {
     Answered(u16),
     Failed {
         kind: FaultKind,
+        /// What the error proves.
+        sent: Sent,
         stops: Stops,
     },
     /// It left before.
@@ -48,8 +50,12 @@ impl Outcome {
                         _ => {}
                     }
                 }
-                let kind = Fault::of(&**error).kind();
-                Outcome::Failed { kind, stops }
+                let fault = Fault::of(&**error);
+                Outcome::Failed {
+                    kind: fault.kind(),
+                    sent: fault.sent(),
+                    stops,
+                }
             }
         }
     }
@@ -67,6 +73,8 @@ pub enum Wrong {
     Lost,
     /// It was given up though the docs of its stack say that it is sent again.
     GivenUp,
+    /// The caller was told that nothing was sent, and an attempt may have reached a server.
+    FalseProof,
     /// The caller got another outcome than the last attempt had.
     OtherOutcome,
     /// An attempt started when the caller had left.
@@ -82,11 +90,12 @@ pub enum Wrong {
 }
 
 impl Wrong {
-    pub const ALL: [Wrong; 10] = [
+    pub const ALL: [Wrong; 11] = [
         Wrong::Duplicate,
         Wrong::TooOften,
         Wrong::Lost,
         Wrong::GivenUp,
+        Wrong::FalseProof,
         Wrong::OtherOutcome,
         Wrong::Late,
         Wrong::Outlives,
@@ -134,8 +143,8 @@ pub fn judge(
 
     // Sent again.
     let duplicates = duplicates(plan, record);
-    let may_have_been = (0..seen.saturating_sub(1)).any(|attempt| !plan.act(attempt).proves_unsent());
-    if unsafe_and_unkeyed && (duplicates > 0 || may_have_been) {
+    let resent = (0..seen.saturating_sub(1)).any(|attempt| !plan.act(attempt).proves_unsent());
+    if unsafe_and_unkeyed && (duplicates > 0 || resent) {
         // Exactly as the docs say, or not at all.
         if is_lax(plan.stack) && seen <= predicted.most {
             report.allowed += duplicates;
@@ -158,20 +167,30 @@ pub fn judge(
     }
     if outcome == Outcome::Left {
         report.left += 1;
-    } else if seen < predicted.least {
-        match excuse(plan, record, outcome, around) {
+    } else {
+        let excuse = if seen < predicted.most {
+            excuse(plan, record, outcome, around)
+        } else {
+            None
+        };
+        match excuse {
             Some(Excuse::Budget) => report.held_by_budget += 1,
             Some(Excuse::Rejected) => report.rejected += 1,
             Some(Excuse::Deadline) => report.held_by_deadline += 1,
             Some(Excuse::NoEndpoint) => report.without_endpoint += 1,
+            None if seen >= predicted.least => {
+                report.held_by_body += u64::from(predicted.held_by_body);
+                if !is_outcome_of_last(plan, seen, outcome, around) {
+                    wrong.push(Wrong::OtherOutcome);
+                }
+            }
             None if unsent => wrong.push(Wrong::Lost),
             None => wrong.push(Wrong::GivenUp),
         }
-    } else {
-        report.held_by_body += u64::from(predicted.held_by_body);
-        if seen >= predicted.least && !is_outcome_of_last(plan, seen, outcome, around) {
-            wrong.push(Wrong::OtherOutcome);
-        }
+    }
+    let may_have_been = (0..seen).any(|attempt| !plan.act(attempt).proves_unsent());
+    if matches!(outcome, Outcome::Failed { sent: Sent::No, .. }) && may_have_been {
+        wrong.push(Wrong::FalseProof);
     }
 
     // Going on.
@@ -234,7 +253,7 @@ enum Excuse {
 fn excuse(plan: &Plan, record: &Record, outcome: Outcome, around: Circumstances) -> Option<Excuse> {
     let seen = record.sendings.len();
     let hurried = plan.stack.is_hurried() || around.real_time;
-    let Outcome::Failed { kind, stops } = outcome else {
+    let Outcome::Failed { kind, stops, .. } = outcome else {
         return None;
     };
     match kind {

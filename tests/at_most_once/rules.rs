@@ -54,6 +54,8 @@ pub struct Paused {
     pub statuses: &'static [u16],
     /// Are answers read, and not errors of a classifier below?
     pub reads_answers: bool,
+    /// Is the body of an answer read below, so that one which breaks off is a fault?
+    pub over_bodies: bool,
 }
 
 const NONE: &[u16] = &[];
@@ -80,6 +82,7 @@ pub fn documented(kind: StackKind) -> (Option<Paused>, Option<AtOnce>) {
             attempts,
             statuses,
             reads_answers,
+            over_bodies: kind == StackKind::AroundSpring,
         })
     };
     let safe = |attempts| paused(Rule::Safe, attempts, TRANSIENT, false);
@@ -109,6 +112,7 @@ pub fn documented(kind: StackKind) -> (Option<Paused>, Option<AtOnce>) {
         StackKind::SpringRetry => (None, at_once(Rule::SpringRetry, 1, 1, &[503])),
         StackKind::RibbonShell => (None, at_once(Rule::Ribbon, 1, 1, NONE)),
         StackKind::FeignShell => (feign, None),
+        StackKind::AroundSpring => (safe(2), at_once(Rule::Ribbon, 0, 1, NONE)),
     }
 }
 
@@ -297,7 +301,10 @@ impl Call<'_> {
     }
 
     fn again_after_a_pause(&mut self, paused: Paused, act: Act, passes: usize) -> bool {
-        let ended = ended(act);
+        let ended = match act {
+            Act::CloseMidResponse | Act::StallMidResponse if paused.over_bodies => Ended::Broken,
+            _ => ended(act),
+        };
         let feign = matches!(paused.rule, Rule::Feign | Rule::FeignDecoder);
         if let Ended::Status(status, wait) = ended {
             // An answer that nobody counts as an error.

@@ -74,6 +74,8 @@ pub enum StackKind {
     RibbonShell,
     /// The shell of Feign with its retryer, over a balancer.
     FeignShell,
+    /// The default `Backoff` around a nest as Spring has it, which is a call of its own.
+    AroundSpring,
 }
 
 /// Where a budget comes from, if there is one.
@@ -87,7 +89,7 @@ pub enum Budget {
 }
 
 impl StackKind {
-    pub const ALL: [StackKind; 23] = [
+    pub const ALL: [StackKind; 24] = [
         StackKind::NestDefault,
         StackKind::NestUnlimited,
         StackKind::NestHurried,
@@ -111,6 +113,7 @@ impl StackKind {
         StackKind::SpringRetry,
         StackKind::RibbonShell,
         StackKind::FeignShell,
+        StackKind::AroundSpring,
     ];
 
     pub fn budget(self) -> Budget {
@@ -258,13 +261,18 @@ where
         StackKind::SpringNest
         | StackKind::SpringFeign
         | StackKind::SpringDecoder
-        | StackKind::SpringRetry => {
+        | StackKind::SpringRetry
+        | StackKind::AroundSpring => {
             let nest = spring(kind, settings)?.nest(endpoints).build(client)?;
             let handle = nest.handle();
             built.balance = handle.balance().clone();
             built.breaker = handle.breaker().cloned();
             built.bulkhead = handle.bulkhead().cloned();
-            built.service = shell(nest);
+            built.service = if kind == StackKind::AroundSpring {
+                shell(BackoffRetryLayer::new(Backoff::default()).layer(nest))
+            } else {
+                shell(nest)
+            };
         }
         StackKind::RibbonShell => {
             let layer = spring(kind, settings)?.ribbon(endpoints)?;

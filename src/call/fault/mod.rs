@@ -145,7 +145,9 @@ impl Fault {
     /// Reads the fault off an error, however deeply it is wrapped. Of a `BoxError` it is `Fault::of(&*error)`.
     ///
     /// The whole chain of sources is walked, through the wrappers that hide a level (`io::Error`, `Box`, `Arc`; see
-    /// [`chain`]). What is not known is [`FaultKind::Other`] and [`Sent::Maybe`]. Known are:
+    /// [`chain`]). What is not known is [`FaultKind::Other`] and [`Sent::Maybe`]. Of the error of a whole call
+    /// ([`CallFailed`](super::CallFailed)) the kind is the last attempt's, and it is [`Sent::No`] only if that holds for
+    /// all of them. Known are:
     ///
     /// | errors of | with the feature |
     /// | --- | --- |
