@@ -113,6 +113,7 @@ pub fn documented(kind: StackKind) -> (Option<Paused>, Option<AtOnce>) {
         StackKind::RibbonShell => (None, at_once(Rule::Ribbon, 1, 1, NONE)),
         StackKind::FeignShell => (feign, None),
         StackKind::AroundSpring => (safe(2), at_once(Rule::Ribbon, 0, 1, NONE)),
+        StackKind::BackoffOverRibbon => (safe(3), at_once(Rule::Ribbon, 0, 1, NONE)),
     }
 }
 
@@ -249,8 +250,8 @@ impl Call<'_> {
         let taken = match (act, self.taken) {
             (Act::EarlyUnavailable, Taken::Least) => 1,
             (_, Taken::AsSaid) => said,
-            (_, Taken::Most) if said > 0 => pieces,
-            (_, Taken::Most) => 0,
+            (Act::Refuse | Act::StallConnect, _) => 0,
+            (_, Taken::Most) => pieces,
             (_, Taken::Least) => 0,
         };
         if self.plan.body == BodyKind::BeyondCap && taken * length > CAP {

@@ -76,6 +76,8 @@ pub enum StackKind {
     FeignShell,
     /// The default `Backoff` around a nest as Spring has it, which is a call of its own.
     AroundSpring,
+    /// The default `Backoff` around Ribbon's rule, in one call.
+    BackoffOverRibbon,
 }
 
 /// Where a budget comes from, if there is one.
@@ -89,7 +91,7 @@ pub enum Budget {
 }
 
 impl StackKind {
-    pub const ALL: [StackKind; 24] = [
+    pub const ALL: [StackKind; 25] = [
         StackKind::NestDefault,
         StackKind::NestUnlimited,
         StackKind::NestHurried,
@@ -114,6 +116,7 @@ impl StackKind {
         StackKind::RibbonShell,
         StackKind::FeignShell,
         StackKind::AroundSpring,
+        StackKind::BackoffOverRibbon,
     ];
 
     pub fn budget(self) -> Budget {
@@ -255,6 +258,15 @@ where
                 .layer(BackoffRetryLayer::new(three().build()?).budget(budget.clone()))
                 .layer(classify(StatusPolicy::default()))
                 .layer(retries(Idempotent::default().same_endpoint(1)).budget(budget))
+                .service(below);
+            built.service = shell(stack);
+        }
+        StackKind::BackoffOverRibbon => {
+            let stack = ServiceBuilder::new()
+                .layer(RecordTrailLayer::new())
+                .layer(BackoffRetryLayer::new(three().build()?))
+                .layer(classify(StatusPolicy::default()))
+                .layer(retries(Idempotent::ribbon()))
                 .service(below);
             built.service = shell(stack);
         }

@@ -33,7 +33,8 @@ fn plans() -> Vec<Plan> {
                         call,
                         method,
                         keyed,
-                        body: BodyKind::ALL[call as usize % BodyKind::ALL.len()],
+                        // Each body with each of the rest.
+                        body: BodyKind::ALL[(call + call / 15) as usize % BodyKind::ALL.len()],
                         stack,
                         acts,
                         cancel: Cancel::Never,
