@@ -137,11 +137,6 @@ impl Ledger {
         });
     }
 
-    /// Has the caller its outcome, or has it left?
-    pub fn has_left(&self, call: u64) -> bool {
-        self.with(call, |record| record.closed)
-    }
-
     /// The caller has its outcome and has dropped what was left of it, or has left.
     pub fn close(&self, call: u64) {
         self.with(call, |record| {
