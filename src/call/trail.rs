@@ -7,7 +7,7 @@ use tower::BoxError;
 
 use super::{
     endpoint::Endpoint,
-    fault::{Fault, chain},
+    fault::{Fault, Sent, chain},
     millis::Millis,
 };
 
@@ -26,6 +26,7 @@ pub struct Trail {
     events: Vec<Event>,
     attempts: usize,
     omitted: usize,
+    may_have_been_sent: bool,
 }
 
 /// One line of a [`Trail`].
@@ -187,11 +188,17 @@ impl Trail {
         self.attempts().next().map(Attempt::started)
     }
 
+    /// Could a server have seen the request, in whichever attempt?
+    pub fn may_have_been_sent(&self) -> bool {
+        self.may_have_been_sent
+    }
+
     /// Adds an event. An attempt gets its number, and that comes back.
     pub(super) fn push(&mut self, mut event: Event) -> Option<usize> {
         let mut number = None;
         if let Event::Attempt(attempt) = &mut event {
             self.attempts += 1;
+            self.may_have_been_sent |= attempt.outcome.may_have_been_sent();
             attempt.ordinal = self.attempts;
             number = Some(self.attempts);
         }
@@ -215,6 +222,15 @@ impl Trail {
                     return;
                 }
             }
+        }
+    }
+}
+
+impl AttemptOutcome {
+    fn may_have_been_sent(&self) -> bool {
+        match self {
+            AttemptOutcome::Failed(fault) => fault.sent() == Sent::Maybe,
+            AttemptOutcome::Answered | AttemptOutcome::Abandoned => true,
         }
     }
 }
@@ -475,7 +491,7 @@ impl Error for CallFailed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::call::{FaultKind, Sent};
+    use crate::call::FaultKind;
 
     fn failed(kind: FaultKind, sent: Sent) -> Attempt {
         let start = Instant::now();

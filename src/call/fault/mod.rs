@@ -156,6 +156,10 @@ impl Fault {
     /// | reqwest | `reqwest` |
     /// | tonic's channel, and its `Status` | `tonic` |
     ///
+    /// Of a call with several attempts it is the fault of the last one, but [`Sent::No`] holds for all of them: where one
+    /// before may have reached a server ([`Trail::may_have_been_sent`](crate::call::Trail::may_have_been_sent)), it is
+    /// [`Sent::Maybe`].
+    ///
     /// A reqwest client follows redirects unless it is told not to, and its errors do not tell whether it did: a POST
     /// may have been carried out by the server that answered 303. So a reqwest error by itself never proves
     /// [`Sent::No`]; a `ReqwestClient`, which sends once, adds the proof.

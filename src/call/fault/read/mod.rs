@@ -7,6 +7,7 @@ mod http;
 use std::{error::Error, io, iter, sync::Arc};
 
 use super::{Fault, FaultKind, ReadPhase, Sent, errors};
+use crate::call::CallFailed;
 
 /// Chains are short; a cycle made by a user's error must not hang us.
 const DEEPEST: usize = 64;
@@ -88,6 +89,10 @@ fn read(error: &(dyn Error + 'static), sent_once: bool) -> Fault {
 impl Reading {
     /// Some: this level decides.
     fn level(&mut self, level: &(dyn Error + 'static)) -> Option<Fault> {
+        if let Some(call) = level.downcast_ref::<CallFailed>() {
+            // What is below is the last attempt. What it proves does not hold for those before it.
+            self.sent_before |= call.trail().may_have_been_sent();
+        }
         if let Some(fault) = errors::own(level) {
             return Some(fault);
         }
