@@ -7,7 +7,7 @@ use tower::BoxError;
 
 use super::{
     endpoint::Endpoint,
-    fault::{Fault, chain},
+    fault::{Fault, Sent, chain},
     millis::Millis,
 };
 
@@ -26,6 +26,8 @@ pub struct Trail {
     events: Vec<Event>,
     attempts: usize,
     omitted: usize,
+    /// May an attempt have reached a server? Attempts that are left out count.
+    sent: bool,
 }
 
 /// One line of a [`Trail`].
@@ -169,6 +171,11 @@ impl Trail {
         self.attempts == 0
     }
 
+    /// May an attempt have reached a server? Not if each is proved not to have.
+    pub fn may_have_been_sent(&self) -> bool {
+        self.sent
+    }
+
     /// How many events were left out.
     pub fn omitted(&self) -> usize {
         self.omitted
@@ -194,6 +201,8 @@ impl Trail {
             self.attempts += 1;
             attempt.ordinal = self.attempts;
             number = Some(self.attempts);
+            let unsent = matches!(attempt.outcome, AttemptOutcome::Failed(fault) if fault.sent() == Sent::No);
+            self.sent |= !unsent;
         }
         if self.events.len() >= 2 * KEPT {
             // The beginning tells how it started and the end how it ended.
@@ -431,7 +440,7 @@ impl fmt::Display for Trail {
 ///
 /// It reads as the kind of the fault and what is at the bottom of it, and then the trail. Its source is the error of
 /// the last attempt, or of the layer that ended the call: [`Fault::of`] and a walk over
-/// the sources find it.
+/// the sources find it. It is [`Sent::No`] only if none of its attempts may have reached a server.
 #[derive(Debug)]
 pub struct CallFailed {
     trail: Box<Trail>,
@@ -448,6 +457,11 @@ impl CallFailed {
         &self.trail
     }
 
+    /// What went wrong last.
+    pub(super) fn last_fault(&self) -> Fault {
+        Fault::of(&*self.source)
+    }
+
     /// The error without the trail.
     pub fn into_inner(self) -> BoxError {
         self.source
@@ -456,7 +470,7 @@ impl CallFailed {
 
 impl fmt::Display for CallFailed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = Fault::of(&*self.source).kind();
+        let kind = self.last_fault().kind();
         // Of a chain of wrappers the innermost tells what happened.
         match chain(&*self.source).last() {
             Some(cause) => write!(f, "{kind}: {cause}")?,
@@ -475,7 +489,7 @@ impl Error for CallFailed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::call::{FaultKind, Sent};
+    use crate::call::FaultKind;
 
     fn failed(kind: FaultKind, sent: Sent) -> Attempt {
         let start = Instant::now();
@@ -516,5 +530,24 @@ mod tests {
         );
         assert!(trail.stops().next().is_some());
         assert!(trail.to_string().contains("(873 more)"));
+    }
+
+    #[test]
+    fn an_attempt_that_may_have_been_sent_is_not_forgotten_when_it_is_left_out() {
+        let now = Instant::now();
+        for outcome in [
+            AttemptOutcome::Answered,
+            AttemptOutcome::Abandoned,
+            AttemptOutcome::Failed(Fault::new(FaultKind::Reset, Sent::Maybe)),
+        ] {
+            let mut trail = Trail::default();
+            for n in 0..300 {
+                assert_eq!(trail.may_have_been_sent(), n > 100);
+                trail.push(match n {
+                    100 => Attempt::new(None, now, now, outcome).into(),
+                    _ => failed(FaultKind::ConnectRefused, Sent::No).into(),
+                });
+            }
+        }
     }
 }

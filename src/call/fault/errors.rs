@@ -833,6 +833,11 @@ pub(super) fn own(error: &(dyn Error + 'static)) -> Option<Fault> {
         return Some(
             Fault::new(FaultKind::Status(error.status), Sent::Maybe).with_retry_after(error.retry_after),
         );
+    } else if let Some(error) = error.downcast_ref::<CallFailed>() {
+        // It speaks of the whole call, its source of the last attempt alone.
+        let last = error.last_fault();
+        let sent = error.trail().may_have_been_sent();
+        return Some(if sent { last.with_sent(Sent::Maybe) } else { last });
     } else if let Some(error) = error.downcast_ref::<GrpcError>() {
         return Some(error.fault());
     } else if let Some(error) = error.downcast_ref::<CircuitOpen>() {
