@@ -164,6 +164,24 @@ async fn calls_that_wait_for_the_connect_of_another_one_have_no_read_limit_yet()
     }
 }
 
+/// What has a connection waits for the server, be it that nothing at all comes from it.
+#[tokio::test]
+async fn a_server_that_accepts_and_says_nothing_has_the_read_limit_in_http_2_as_well() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = Client::builder().http2_only();
+    let client = client.build_http::<UploadBody<Full<Bytes>>>().unwrap();
+    let stack = ServiceBuilder::new().read_timeout(LIMIT).unwrap().service(client);
+    let uri = format!("http://{}/orders", listener.local_addr().unwrap());
+    let faults = join_all((0..3).map(|_| async {
+        let mut request = request(Method::POST);
+        *request.uri_mut() = uri.parse().unwrap();
+        Fault::of(&*stack.clone().oneshot(request).await.unwrap_err())
+    }))
+    .await;
+    let silent = Fault::new(FaultKind::ReadTimeout(ReadPhase::Head), Sent::Maybe);
+    assert_eq!(faults, [silent; 3]);
+}
+
 /// CLS-06: the true cause, where it happened, and how often it was tried.
 #[tokio::test]
 async fn after_retries_on_the_same_endpoint_the_error_names_it_and_ends_in_the_refusal() {
