@@ -787,6 +787,26 @@ mod upload {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_stall_counts_from_the_connection_also_where_the_client_waited_before_it_connected() {
+        let start = Instant::now();
+        let mut service =
+            write_limit(200).layer(service_fn(|request: Request<UploadBody<Full<Bytes>>>| async {
+                // For a pooled connection, say.
+                sleep(ms(100)).await;
+                let mut connector = connect_timeout(1000).layer(service_fn(|_: Uri| async {
+                    sleep(ms(700)).await;
+                    Ok::<_, Infallible>(())
+                }));
+                connector.call(Uri::from_static("http://a")).await?;
+                let _request = request;
+                pending::<Result<Response<Full<Bytes>>, BoxError>>().await
+            }));
+        let error = service.call(large()).await.unwrap_err();
+        assert!(error.is::<WriteTimedOut>(), "{error}");
+        assert_eq!(start.elapsed(), ms(1000));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_write_limit_at_or_after_the_deadline_leaves_the_call_to_its_owner() {
         for (limit, is_write) in [(99, true), (100, false), (5000, false)] {
             let mut service = execution_timeout(100).layer(write_limit(limit).layer(taking(&[None])));
@@ -1015,6 +1035,21 @@ mod read {
         let whole = tokio::time::timeout(ms(3000), response.into_body().collect()).await;
         assert!(whole.is_err());
         assert_eq!(start.elapsed(), ms(3000));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_says_of_its_length_and_its_end_what_the_one_inside_says() {
+        for (text, ended) in [("", true), ("hello", false)] {
+            let service = service_fn(move |_: Request<UploadBody<Empty<Bytes>>>| {
+                ready(Ok::<_, Infallible>(Response::new(Full::new(Bytes::from(text)))))
+            });
+            let response = read_timeout(500).layer(service).call(get()).await.unwrap();
+            let mut body = response.into_body();
+            assert_eq!(body.size_hint().exact(), Some(text.len() as u64));
+            assert_eq!(body.is_end_stream(), ended);
+            let _ = body.frame().await;
+            assert!(body.is_end_stream());
+        }
     }
 
     /// TMO-05, c, with a limit of this layer's.
@@ -1603,6 +1638,22 @@ mod per_request {
             assert_eq!(start.elapsed(), ms(70));
         }
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_request_says_nothing_of_holds_as_the_layer_has_it() {
+        let (_sender, body) = ChannelBody::new(1);
+        let mut body = Some(body);
+        let service = service_fn(move |_: Request<UploadBody<Empty<Bytes>>>| {
+            ready(Ok::<_, Infallible>(Response::new(body.take().unwrap())))
+        });
+        let layer = read_timeout(100).body_limit(ms(300)).unwrap();
+        let overrides = Overrides::new().with_read_limit(ms(5000)).unwrap();
+        let start = Instant::now();
+        let response = layer.layer(service).oneshot(with(overrides)).await.unwrap();
+        let error = response.into_body().frame().await.unwrap().unwrap_err();
+        assert!(error.downcast_ref::<ReadTimedOut>().unwrap().is_of_whole_body());
+        assert_eq!(start.elapsed(), ms(300));
+    }
 }
 
 /// The deadline of a call, told from process to process.
@@ -1815,6 +1866,15 @@ mod propagation {
             let response = server.clone().oneshot(incoming(name, value)).await.unwrap();
             assert_eq!(response.body(), has_deadline, "{name}: {value}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_deadline_that_no_header_tells_of_is_for_whoever_has_set_it() {
+        let handler =
+            service_fn(|_: Request<Empty<Bytes>>| pending::<Result<Response<String>, Infallible>>());
+        let server = ReceiveDeadlineLayer::new(millis()).layer(handler);
+        let outcome = execution_timeout(100).layer(server).oneshot(get()).await;
+        assert!(outcome.unwrap_err().is::<ExecutionTimedOut>());
     }
 
     /// TMO-13.
