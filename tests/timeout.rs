@@ -769,6 +769,26 @@ mod upload {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn nor_is_it_one_for_a_client_that_sends_in_a_task_of_its_own() {
+        let start = Instant::now();
+        let (sender, body) = ChannelBody::new(1);
+        tokio::spawn(five_chunks_200_ms_apart(sender));
+        // As hyper, which looks at the body only when there is something in it.
+        let mut service =
+            write_limit(150).layer(service_fn(|request: Request<UploadBody<ChannelBody>>| async {
+                let upload = tokio::spawn(async {
+                    let mut body = request.into_body();
+                    while body.frame().await.transpose()?.is_some() {}
+                    Ok::<_, BoxError>(())
+                });
+                upload.await??;
+                Ok::<_, BoxError>(hello())
+            }));
+        service.call(Request::new(body)).await.unwrap();
+        assert_eq!(start.elapsed(), ms(1000));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_connect_phase_is_no_stall_and_one_that_never_takes_anything_is() {
         let start = Instant::now();
         let mut service =
@@ -1746,6 +1766,17 @@ mod propagation {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn without_time_left_a_header_that_says_so_already_is_not_sent_on() {
+        let send = SendDeadlineLayer::new(millis()).margin(ms(100)).unwrap();
+        let mut request = get();
+        request
+            .headers_mut()
+            .insert("x-time-left", http::HeaderValue::from_static("0"));
+        let stack = execution_timeout(100).layer(send.layer(telling(&millis())));
+        assert!(stack.oneshot(request).await.unwrap_err().is::<NoTimeLeft>());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn without_a_deadline_a_request_goes_out_as_it_is_and_a_shorter_time_of_its_own_is_kept() {
         let client = SendDeadlineLayer::new(millis()).layer(telling(&millis()));
         assert_eq!(client.clone().oneshot(get()).await.unwrap(), None);
@@ -1866,6 +1897,39 @@ mod propagation {
             let response = server.clone().oneshot(incoming(name, value)).await.unwrap();
             assert_eq!(response.body(), has_deadline, "{name}: {value}");
         }
+    }
+
+    /// Writes down, when it is dropped, where the call went and which deadline it had.
+    struct LastWord(Arc<std::sync::OnceLock<Instant>>);
+
+    impl Drop for LastWord {
+        fn drop(&mut self) {
+            scope::current(|scope| scope.set_picked(Endpoint::new("http://a:1").unwrap()));
+            if let Some(deadline) = scope::deadline() {
+                self.0.get_or_init(|| deadline);
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_given_up_at_the_deadline_can_still_tell_of_it() {
+        let start = Instant::now();
+        let deadline = Arc::<std::sync::OnceLock<Instant>>::default();
+        let word = deadline.clone();
+        let handler = service_fn(move |_: Request<Empty<Bytes>>| {
+            let word = LastWord(word.clone());
+            async move {
+                let _word = word;
+                pending::<Result<Response<String>, Infallible>>().await
+            }
+        });
+        let mut served = CallScope::begin();
+        let server = ReceiveDeadlineLayer::new(millis()).layer(handler);
+        let mut call = Box::pin(server.oneshot(incoming("x-time-left", "100")));
+        let response = poll_fn(|cx| served.enter(|| call.as_mut().poll(cx))).await;
+        assert_eq!(response.unwrap().status().as_u16(), 504);
+        assert_eq!(deadline.get(), Some(&(start + ms(100))));
+        assert!(served.picked().is_some(), "and what is around it hears of it");
     }
 
     #[tokio::test(start_paused = true)]
