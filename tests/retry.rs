@@ -193,6 +193,23 @@ where
 // ---- what is retried ----
 
 #[tokio::test(start_paused = true)]
+async fn a_call_was_not_unsent_because_its_last_attempt_was() {
+    for first in [Sent::Maybe, Sent::No] {
+        for method in [Method::GET, Method::POST] {
+            let (service, calls) = scripted(move |n, _: Request<String>| match n {
+                0 => Err::<Answer, _>(error(FaultKind::Reset, first)),
+                _ => Err(refused()),
+            });
+            let mut service = BackoffRetryLayer::new(feign()).layer(service);
+            let error = call(&mut service, request(method)).await.unwrap_err();
+            assert!(calls.load(SeqCst) > 1);
+            let fault = Fault::new(FaultKind::ConnectRefused, first);
+            assert_eq!(Fault::of(&*error), fault);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_post_that_may_have_been_sent_goes_out_once_through_both_layers_and_a_get_as_often_as_they_multiply()
  {
     for (request, expected) in [(post(), 1), (get(), 20)] {

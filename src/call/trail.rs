@@ -26,6 +26,7 @@ pub struct Trail {
     events: Vec<Event>,
     attempts: usize,
     omitted: usize,
+    /// Attempts that are left out count.
     may_have_been_sent: bool,
 }
 
@@ -188,7 +189,7 @@ impl Trail {
         self.attempts().next().map(Attempt::started)
     }
 
-    /// Could a server have seen the request, in whichever attempt?
+    /// May an attempt have reached a server? Not if each is proved not to have.
     pub fn may_have_been_sent(&self) -> bool {
         self.may_have_been_sent
     }
@@ -447,7 +448,7 @@ impl fmt::Display for Trail {
 ///
 /// It reads as the kind of the fault and what is at the bottom of it, and then the trail. Its source is the error of
 /// the last attempt, or of the layer that ended the call: [`Fault::of`] and a walk over
-/// the sources find it.
+/// the sources find it. It is [`Sent::No`] only if none of its attempts may have reached a server.
 #[derive(Debug)]
 pub struct CallFailed {
     trail: Box<Trail>,
@@ -464,6 +465,11 @@ impl CallFailed {
         &self.trail
     }
 
+    /// What went wrong last.
+    pub(super) fn last_fault(&self) -> Fault {
+        Fault::of(&*self.source)
+    }
+
     /// The error without the trail.
     pub fn into_inner(self) -> BoxError {
         self.source
@@ -472,7 +478,7 @@ impl CallFailed {
 
 impl fmt::Display for CallFailed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = Fault::of(&*self.source).kind();
+        let kind = self.last_fault().kind();
         // Of a chain of wrappers the innermost tells what happened.
         match chain(&*self.source).last() {
             Some(cause) => write!(f, "{kind}: {cause}")?,
@@ -532,5 +538,24 @@ mod tests {
         );
         assert!(trail.stops().next().is_some());
         assert!(trail.to_string().contains("(873 more)"));
+    }
+
+    #[test]
+    fn an_attempt_that_may_have_been_sent_is_not_forgotten_when_it_is_left_out() {
+        let now = Instant::now();
+        for outcome in [
+            AttemptOutcome::Answered,
+            AttemptOutcome::Abandoned,
+            AttemptOutcome::Failed(Fault::new(FaultKind::Reset, Sent::Maybe)),
+        ] {
+            let mut trail = Trail::default();
+            for n in 0..300 {
+                assert_eq!(trail.may_have_been_sent(), n > 100);
+                trail.push(match n {
+                    100 => Attempt::new(None, now, now, outcome).into(),
+                    _ => failed(FaultKind::ConnectRefused, Sent::No).into(),
+                });
+            }
+        }
     }
 }

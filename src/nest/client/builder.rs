@@ -82,6 +82,9 @@ impl ClientBuilder {
     }
 
     /// Speaks HTTP/2 from the first byte on, to servers that are known to. Default: HTTP/1.1.
+    ///
+    /// One call then connects for all that wait meanwhile. So that their read limits count from there on too, the client
+    /// makes use of hyper-util's `capture_connection` itself: one that was put on a request before is not heard.
     #[cfg(feature = "http2")]
     pub fn http2_only(mut self) -> Self {
         self.http2_only = true;
@@ -135,8 +138,9 @@ impl ClientBuilder {
         B: Body + Send,
         B::Data: Send,
     {
+        let shares_connects = self.shares_connects();
         let wiring = self.wiring()?;
-        Ok(Client::new(wiring.client(connector), None))
+        Ok(Client::new(wiring.client(connector), None, shares_connects))
     }
 
     /// A client for endpoints that are dialed by their address and verified by a
@@ -173,6 +177,7 @@ impl ClientBuilder {
         B: Body + Send,
         B::Data: Send,
     {
+        let shares_connects = self.shares_connects();
         let wiring = self.wiring()?;
         let plain = connector(None).map_err(|error| {
             let fix = "make one for servers that are verified by the host in their address";
@@ -182,7 +187,18 @@ impl ClientBuilder {
         Ok(Client::new(
             client,
             Some(TlsNames::new(Box::new(connector), wiring)),
+            shares_connects,
         ))
+    }
+
+    /// hyper-util makes one connection for all calls that wait for it only where it knows beforehand that they can
+    /// share it.
+    fn shares_connects(&self) -> bool {
+        #[cfg(feature = "http2")]
+        let shares = self.http2_only;
+        #[cfg(not(feature = "http2"))]
+        let shares = false;
+        shares
     }
 
     fn wiring(self) -> Result<Wiring, ConfigError> {
