@@ -130,16 +130,19 @@ mod drive;
 mod future;
 mod idempotent;
 mod layer;
+mod pauses;
 mod policy;
+mod repeats;
 mod service;
 #[cfg(feature = "tower-policy")]
 mod tower_policy;
 
 pub use self::{
-    backoff::{Backoff, BackoffBuilder, BackoffRetry, BackoffRetryLayer, Jitter},
+    backoff::{Backoff, BackoffBuilder, BackoffRetry, BackoffRetryLayer},
     future::RetryFuture,
     idempotent::{Idempotent, IdempotentRetry, IdempotentRetryLayer},
     layer::RetryLayer,
+    pauses::Jitter,
     policy::{Again, FailedAttempt, RetryPolicy},
     service::RetryService,
 };
