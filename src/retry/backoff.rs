@@ -22,6 +22,9 @@ const LAYER: &str = "BackoffRetry";
 /// The pause before the first retry, unless another one is given.
 const BASE: Duration = Duration::from_millis(100);
 
+/// The longest wait that a server may ask for, unless another one is given.
+const LONGEST_ASKED_FOR: Duration = Duration::from_secs(10);
+
 /// gRPC's UNAVAILABLE, the one code that says "not now".
 const GRPC_UNAVAILABLE: i32 = 14;
 
@@ -93,7 +96,6 @@ impl<A> RetryLayer<Backoff, A> {
 pub struct Backoff {
     attempts: u32,
     pauses: Pauses,
-    max_retry_after: Duration,
     statuses: Statuses,
     rule: Rule,
     repeats: Repeats,
@@ -193,7 +195,6 @@ impl Backoff {
                 as_feign: true,
                 rare: None,
             },
-            max_retry_after: max_period,
             statuses: Statuses::None,
             rule: Rule::Feign,
             repeats: Repeats::Everything,
@@ -255,11 +256,13 @@ impl Backoff {
     }
 
     /// The shortest pause that decorrelated jitter draws.
+    #[cfg(feature = "nest")]
     pub(crate) fn base(&self) -> Duration {
         self.pauses.scale.base
     }
 
     /// Are the pauses what a function says?
+    #[cfg(feature = "nest")]
     pub(crate) fn pauses_by_a_function(&self) -> bool {
         self.pauses.is_a_function()
     }
@@ -304,8 +307,8 @@ impl Backoff {
         if self.rule.is_feign() {
             return Ok(asked.min(self.pauses.scale.max));
         }
-        if asked > self.max_retry_after {
-            let limit = self.max_retry_after;
+        let limit = self.pauses.longest_asked_for().unwrap_or(LONGEST_ASKED_FOR);
+        if asked > limit {
             return Err(NotRetried::RetryAfterTooLong { asked, limit });
         }
         let pause = self.pauses.after(failed);
@@ -389,7 +392,7 @@ pub struct BackoffBuilder {
     jitter: Option<Jitter>,
     throttled: Option<Scale>,
     delay: Option<Delay>,
-    max_retry_after: Duration,
+    max_retry_after: Option<Duration>,
     statuses: StatusSet,
     repeats: Repeats,
     seed: Option<u64>,
@@ -405,7 +408,7 @@ impl Default for BackoffBuilder {
             jitter: None,
             throttled: None,
             delay: None,
-            max_retry_after: Duration::from_secs(10),
+            max_retry_after: None,
             statuses: StatusSet::TRANSIENT,
             repeats: Repeats::AsTheRule,
             seed: None,
@@ -487,7 +490,7 @@ impl BackoffBuilder {
     /// The longest wait that a server may ask for by `Retry-After`. When it asks for more the error is returned at
     /// once. Default: 10 s. No retry comes sooner than asked; jitter is added on top.
     pub fn max_retry_after(mut self, max: Duration) -> Self {
-        self.max_retry_after = max;
+        self.max_retry_after = Some(max);
         self
     }
 
@@ -538,7 +541,9 @@ impl BackoffBuilder {
     pub fn build(self) -> Result<Backoff, ConfigError> {
         config::at_least_one(LAYER, "attempts", self.attempts)?;
         config::limit(LAYER, "max", self.max)?;
-        config::pause(LAYER, "max_retry_after", self.max_retry_after)?;
+        if let Some(asked) = self.max_retry_after {
+            config::pause(LAYER, "max_retry_after", asked)?;
+        }
         if self.delay.is_some() {
             self.check_that_the_function_is_alone()?;
         } else {
@@ -583,8 +588,8 @@ impl BackoffBuilder {
             seed: self.seed.map(AtomicU64::new),
             throttled: self.throttled,
             delay: self.delay,
+            longest_asked_for: self.max_retry_after,
         };
-        let has_none = rare.seed.is_none() && rare.throttled.is_none() && rare.delay.is_none();
         Backoff {
             attempts: self.attempts,
             pauses: Pauses {
@@ -595,9 +600,12 @@ impl BackoffBuilder {
                 factor: self.factor.unwrap_or(2.0),
                 jitter: self.jitter.unwrap_or_default(),
                 as_feign: false,
-                rare: if has_none { None } else { Some(Arc::new(rare)) },
+                rare: if rare.is_empty() {
+                    None
+                } else {
+                    Some(Arc::new(rare))
+                },
             },
-            max_retry_after: self.max_retry_after,
             statuses: Statuses::new(self.statuses),
             rule: Rule::Own,
             repeats: self.repeats,

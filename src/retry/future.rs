@@ -130,8 +130,8 @@ pub(super) struct Loop<S, P, A, Kept> {
     attempts: u64,
     here: u32,
     moves: u32,
-    /// The pause before the attempt.
-    paused: Duration,
+    /// The pause before the attempt, in nanoseconds.
+    paused: u64,
     /// When the attempt started.
     started: Instant,
 }
@@ -166,7 +166,7 @@ impl<S, P, A, Kept> Loop<S, P, A, Kept> {
             attempts: 0,
             here: 0,
             moves: 0,
-            paused: Duration::ZERO,
+            paused: 0,
             started,
         }
     }
@@ -260,7 +260,7 @@ impl<S, P, A, Kept> Loop<S, P, A, Kept> {
             attempts: self.attempts,
             here: self.here,
             moves: self.moves,
-            paused: self.paused,
+            paused: Duration::from_nanos(self.paused),
             can_move_on,
         };
         let Plan { to, pause, wait } = self.policy.decide(kept, wish, &failed)?;
@@ -291,7 +291,7 @@ impl<S, P, A, Kept> Loop<S, P, A, Kept> {
         } else {
             RetryTo::Anywhere
         };
-        self.paused = pause;
+        self.paused = u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX);
         self.record(Retry::new(self.policy.name(), to, pause));
         tracing::debug!(layer = self.policy.name(), %fault, %to, ?pause, "retry");
         let next = Next {

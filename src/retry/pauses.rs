@@ -60,6 +60,16 @@ pub(super) struct Rare {
     pub(super) seed: Option<AtomicU64>,
     pub(super) throttled: Option<Scale>,
     pub(super) delay: Option<Delay>,
+    pub(super) longest_asked_for: Option<Duration>,
+}
+
+impl Rare {
+    pub(super) fn is_empty(&self) -> bool {
+        self.seed.is_none()
+            && self.throttled.is_none()
+            && self.delay.is_none()
+            && self.longest_asked_for.is_none()
+    }
 }
 
 /// A function of the user's that says how long a pause is.
@@ -81,6 +91,11 @@ impl fmt::Debug for Delay {
 impl Pauses {
     pub(super) fn is_a_function(&self) -> bool {
         self.rare.as_ref().is_some_and(|rare| rare.delay.is_some())
+    }
+
+    /// The longest wait that a server may ask for, if it is another than usual.
+    pub(super) fn longest_asked_for(&self) -> Option<Duration> {
+        self.rare.as_ref()?.longest_asked_for
     }
 
     fn throttled(&self) -> Option<Scale> {
