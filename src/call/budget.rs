@@ -73,6 +73,8 @@ struct Inner {
     before: AtomicU64,
     granted: AtomicU64,
     refused: AtomicU64,
+    /// Tokens taken out for retries that have not started yet.
+    in_hand: AtomicU64,
 }
 
 /// What puts the share of a call into a [`RetryBudget`].
@@ -134,6 +136,7 @@ impl RetryBudget {
             .balance
             .fetch_update(Relaxed, Relaxed, |balance| balance.checked_sub(TOKEN));
         if taken.is_ok() {
+            inner.in_hand.fetch_add(1, Relaxed);
             Some(BudgetSlot(Some(self.clone())))
         } else {
             inner.refused.fetch_add(1, Relaxed);
@@ -157,6 +160,11 @@ impl RetryBudget {
     /// How many times there was none.
     pub fn refused(&self) -> u64 {
         self.0.refused.load(Relaxed)
+    }
+
+    /// How many tokens are in the hands of retries that wait for their time: neither available nor spent.
+    pub fn in_hand(&self) -> u64 {
+        self.0.in_hand.load(Relaxed)
     }
 
     /// What tells it from other budgets, for as long as it lives. Never 0.
@@ -305,6 +313,7 @@ impl fmt::Debug for RetryBudget {
             .field("tokens", &(self.0.balance.load(Relaxed) as f64 / TOKEN as f64))
             .field("granted", &self.granted())
             .field("refused", &self.refused())
+            .field("in_hand", &self.in_hand())
             .finish()
     }
 }
@@ -318,6 +327,7 @@ impl BudgetSlot {
     /// The retry starts: the token is spent.
     pub fn spend(mut self) {
         if let Some(budget) = self.0.take() {
+            budget.0.in_hand.fetch_sub(1, Relaxed);
             budget.0.granted.fetch_add(1, Relaxed);
         }
     }
@@ -326,6 +336,7 @@ impl BudgetSlot {
 impl Drop for BudgetSlot {
     fn drop(&mut self) {
         if let Some(budget) = &self.0 {
+            budget.0.in_hand.fetch_sub(1, Relaxed);
             budget.0.give_back();
         }
     }
@@ -435,6 +446,7 @@ impl RetryBudgetBuilder {
             before: AtomicU64::new(never),
             granted: AtomicU64::new(0),
             refused: AtomicU64::new(0),
+            in_hand: AtomicU64::new(0),
         }))
     }
 }
@@ -480,6 +492,7 @@ mod tests {
         assert_eq!(spent, 10_000);
     }
 
+    /// RET-17.
     #[test]
     fn a_drained_budget_fills_up_again_and_never_beyond_its_cap() {
         let budget = RetryBudget::builder()
@@ -495,6 +508,7 @@ mod tests {
         assert_eq!(spend_all(&budget), 10);
     }
 
+    /// RAC-07, the refill.
     #[tokio::test(start_paused = true)]
     async fn the_floor_comes_with_time_and_no_fraction_of_it_is_lost() {
         let budget = RetryBudget::builder().floor(3).initial(0).build().unwrap();
@@ -533,9 +547,14 @@ mod tests {
         let budget = RetryBudget::builder().floor(0).burst(1).build().unwrap();
         let slot = budget.withdraw();
         assert!(slot.is_some() && budget.withdraw().is_none());
+        assert_eq!((budget.available(), budget.in_hand()), (0, 1));
         drop(slot);
-        assert_eq!((budget.available(), budget.granted()), (1, 0));
+        assert_eq!(
+            (budget.available(), budget.granted(), budget.in_hand()),
+            (1, 0, 0)
+        );
         assert!(spend(&budget) && budget.withdraw().is_none());
+        assert_eq!((budget.granted(), budget.in_hand()), (1, 0));
     }
 
     /// RAC-07.

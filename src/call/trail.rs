@@ -110,6 +110,11 @@ pub enum NotRetried {
         /// How many that is.
         limit: u32,
     },
+    /// All attempts that the whole call may take were made, counted over all layers that retry.
+    CallAttemptsUsedUp {
+        /// How many that is.
+        limit: u32,
+    },
     /// The retry budget is spent.
     BudgetSpent,
     /// The pause before the retry would not end before the deadline.
@@ -126,6 +131,8 @@ pub enum NotRetried {
         /// The longest that is granted.
         limit: Duration,
     },
+    /// The service below did not become ready for another attempt.
+    NotReady,
     /// The body of the request cannot be sent a second time.
     BodyNotRepeatable,
     /// More of the body was read than is kept of it for a retry.
@@ -352,6 +359,10 @@ impl fmt::Display for NotRetried {
             NotRetried::Rejected => f.write_str("it was rejected on this side"),
             NotRetried::NoEndpoint => f.write_str("no endpoint is left"),
             NotRetried::AttemptsUsedUp { limit } => write!(f, "its {limit} attempts were made"),
+            NotRetried::CallAttemptsUsedUp { limit } => {
+                write!(f, "the {limit} attempts of the whole call were made")
+            }
+            NotRetried::NotReady => f.write_str("the service below did not become ready"),
             NotRetried::BudgetSpent => f.write_str("the retry budget is spent"),
             NotRetried::DeadlineTooClose { pause, left } => {
                 write!(
