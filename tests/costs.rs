@@ -646,7 +646,7 @@ fn services_and_futures_are_small() {
         ("ReceiveDeadline", sizes::<_, Get>(receive), (64, 240)),
         ("StatusErrorClassifier", sizes::<_, Get>(statuses), (96, 112)),
         ("GrpcErrorClassifier", sizes::<_, Get>(grpc), (32, 32)),
-        ("BackoffRetry", sizes::<_, Get>(backoff), (112, 880)),
+        ("BackoffRetry", sizes::<_, Get>(backoff), (104, 864)),
         ("IdempotentRetry", sizes::<_, Get>(idempotent), (32, 800)),
         ("LoadBalance", sizes::<_, Get>(balance), (64, 48)),
         ("CircuitBreaker", sizes::<_, Get>(breaker), (40, 48)),
@@ -657,12 +657,12 @@ fn services_and_futures_are_small() {
         (
             "the nest",
             sizes::<_, Get>(|server| nest().build(server).unwrap()),
-            (480, 2048),
+            (472, 2040),
         ),
         (
             "the nest of Spring",
             sizes::<_, Get>(|server| spring().nest(endpoints()).build(server).unwrap()),
-            (688, 2304),
+            (696, 2288),
         ),
     ];
     for (name, (service, future), _) in sizes {

@@ -229,13 +229,22 @@ pub(super) struct Underway {
 }
 
 impl InFlight {
-    pub(super) fn begin(endpoint: Endpoint, counters: Arc<Counters>, started: Instant) -> Self {
+    /// `had_a_choice`: there were other endpoints than this one.
+    pub(super) fn begin(
+        endpoint: Endpoint,
+        counters: Arc<Counters>,
+        started: Instant,
+        had_a_choice: bool,
+    ) -> Self {
         let started = counters.begin(started);
         InFlight(Some(Underway {
             endpoint,
             counters,
             started,
-            recorded: scope::current(|scope| scope.keeps_trail()),
+            recorded: scope::current(|scope| {
+                scope.set_had_a_choice(had_a_choice);
+                scope.keeps_trail()
+            }),
         }))
     }
 
@@ -315,7 +324,7 @@ mod tests {
     fn each_way_of_ending_is_counted_once_and_leaves_nothing_in_flight() {
         let endpoint = Endpoint::new("http://a").unwrap();
         let counters = Arc::new(Counters::default());
-        let begin = || InFlight::begin(endpoint.clone(), counters.clone(), Instant::now());
+        let begin = || InFlight::begin(endpoint.clone(), counters.clone(), Instant::now(), false);
         let open = [begin(), begin()];
         assert_eq!(counters.in_flight(), 2);
         for verdict in [Verdict::Success, Verdict::Failure, Verdict::Ignored] {

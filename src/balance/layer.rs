@@ -239,7 +239,8 @@ impl<R, C> Balance<R, C> {
                 return Start::Nowhere { request, why };
             };
             request.send_to(&entry.endpoint, self.settings.host);
-            InFlight::begin(entry.endpoint.clone(), entry.counters.clone(), now)
+            let had_a_choice = roster.entries().len() > 1;
+            InFlight::begin(entry.endpoint.clone(), entry.counters.clone(), now, had_a_choice)
         };
         Start::Calling(service.call(request), in_flight)
     }

@@ -236,7 +236,14 @@ mod tests {
             .roster()
             .entries()
             .iter()
-            .map(|entry| InFlight::begin(entry.endpoint.clone(), entry.counters.clone(), Instant::now()))
+            .map(|entry| {
+                InFlight::begin(
+                    entry.endpoint.clone(),
+                    entry.counters.clone(),
+                    Instant::now(),
+                    false,
+                )
+            })
             .collect();
         let in_flight = || -> Vec<u64> {
             let roster = pool.roster();

@@ -193,6 +193,15 @@ impl Case {
             "the stream is within a GOAWAY, and the connection closed" => {
                 self.only([Read, GoAway { last: 1, reason: 0 }, Close]).await
             }
+            "the stream is refused within the body" => {
+                self.signalled([Read, HalfAnswer, Wait, ResetStream(REFUSED_STREAM)])
+                    .await
+            }
+            "the stream comes to be beyond the last one of a GOAWAY within the body" => {
+                let reason = INTERNAL_ERROR;
+                self.signalled([Read, HalfAnswer, Wait, GoAway { last: 0, reason }])
+                    .await
+            }
             "the stream is reset: CANCEL" => self.only([Read, ResetStream(CANCEL)]).await,
             "the stream is reset: INTERNAL_ERROR" => self.only([Read, ResetStream(INTERNAL_ERROR)]).await,
             "the stream is reset: ENHANCE_YOUR_CALM" => {

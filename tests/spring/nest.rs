@@ -402,6 +402,7 @@ fn both_presets_have_the_same_table_with_values_of_their_own() {
         ("attempts with pauses", "2", "1"),
         ("pauses", "up to 100ms", "none"),
         ("retry budget", "10 % of calls and 1 a second", "none"),
+        ("limit on attempts", "none", "none"),
         ("calls at once", "none", "10"),
         ("execution limit", "30s", "1s"),
         ("deadline is told below", "yes", "no"),

@@ -829,8 +829,6 @@ pub(super) fn own(error: &(dyn Error + 'static)) -> Option<Fault> {
 
     let (kind, sent) = if let Some(error) = error.downcast_ref::<FaultError>() {
         return Some(error.fault);
-    } else if let Some(error) = error.downcast_ref::<CallFailed>() {
-        return Some(error.fault());
     } else if let Some(error) = error.downcast_ref::<StatusError>() {
         return Some(
             Fault::new(FaultKind::Status(error.status), Sent::Maybe).with_retry_after(error.retry_after),

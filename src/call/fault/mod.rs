@@ -145,9 +145,7 @@ impl Fault {
     /// Reads the fault off an error, however deeply it is wrapped. Of a `BoxError` it is `Fault::of(&*error)`.
     ///
     /// The whole chain of sources is walked, through the wrappers that hide a level (`io::Error`, `Box`, `Arc`; see
-    /// [`chain`]). What is not known is [`FaultKind::Other`] and [`Sent::Maybe`]. Of the error of a whole call
-    /// ([`CallFailed`](super::CallFailed)) the kind is the last attempt's, and it is [`Sent::No`] only if that holds for
-    /// all of them. Known are:
+    /// [`chain`]). What is not known is [`FaultKind::Other`] and [`Sent::Maybe`]. Known are:
     ///
     /// | errors of | with the feature |
     /// | --- | --- |
@@ -157,6 +155,10 @@ impl Fault {
     /// | tower's timeout, load shedding and buffer | `tower-errors` |
     /// | reqwest | `reqwest` |
     /// | tonic's channel, and its `Status` | `tonic` |
+    ///
+    /// Of a call with several attempts it is the fault of the last one, but [`Sent::No`] holds for all of them: where one
+    /// before may have reached a server ([`Trail::may_have_been_sent`](crate::call::Trail::may_have_been_sent)), it is
+    /// [`Sent::Maybe`].
     ///
     /// A reqwest client follows redirects unless it is told not to, and its errors do not tell whether it did: a POST
     /// may have been carried out by the server that answered 303. So a reqwest error by itself never proves

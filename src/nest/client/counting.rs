@@ -8,7 +8,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
 use http::Uri;
@@ -19,6 +19,9 @@ use tokio::time::Instant;
 use tower_service::Service;
 
 use crate::call::connecting;
+
+/// The most that TLS sends as one record (RFC 8446, section 5.1). A peer cannot read a part of one.
+const RECORD: usize = 16 * 1024;
 
 /// What a connection has written so far, live: how much, and when last.
 ///
@@ -50,6 +53,8 @@ impl Writes {
     }
 
     /// Was nothing written at this instant or after it? Whatever started there has then sent nothing.
+    ///
+    /// A write of more than 16 KiB that failed or was put off counts as one: TLS may have sent a part of it.
     pub fn silent_since(&self, started: Instant) -> bool {
         match self.0.last.load(Ordering::Acquire) {
             0 => true,
@@ -59,14 +64,22 @@ impl Writes {
 
     /// The stamp is set after the write below took the bytes. An error that a later write or read leads to comes
     /// out of the same task, so whoever holds the error sees the stamp.
-    fn note(&self, written: usize) {
-        if written > 0 {
+    ///
+    /// A write that takes nothing may still have sent something where there is a layer between here and the socket:
+    /// TLS sends a long one record by record, and fails with the one that fails.
+    fn note(&self, given: usize, write: &Poll<io::Result<usize>>) {
+        match write {
+            Poll::Ready(Ok(0)) => return,
             // Only the task of the connection writes.
-            self.0.bytes.fetch_add(written as u64, Ordering::Relaxed);
-            self.0
-                .last
-                .store(self.nanos_to(Instant::now()).saturating_add(1), Ordering::Release);
+            Poll::Ready(Ok(written)) => {
+                self.0.bytes.fetch_add(*written as u64, Ordering::Relaxed);
+            }
+            Poll::Ready(Err(_)) | Poll::Pending if given <= RECORD => return,
+            Poll::Ready(Err(_)) | Poll::Pending => {}
         }
+        self.0
+            .last
+            .store(self.nanos_to(Instant::now()).saturating_add(1), Ordering::Release);
     }
 
     /// Zero for an instant before the connection was opened.
@@ -92,9 +105,9 @@ pin_project! {
 impl<T: Write> Write for Counting<T> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.project();
-        let written = ready!(this.io.poll_write(cx, bytes))?;
-        this.writes.note(written);
-        Poll::Ready(Ok(written))
+        let write = this.io.poll_write(cx, bytes);
+        this.writes.note(bytes.len(), &write);
+        write
     }
 
     fn poll_write_vectored(
@@ -103,9 +116,12 @@ impl<T: Write> Write for Counting<T> {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let this = self.project();
-        let written = ready!(this.io.poll_write_vectored(cx, slices))?;
-        this.writes.note(written);
-        Poll::Ready(Ok(written))
+        let write = this.io.poll_write_vectored(cx, slices);
+        let given = slices
+            .iter()
+            .fold(0, |sum: usize, slice| sum.saturating_add(slice.len()));
+        this.writes.note(given, &write);
+        write
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -219,14 +235,27 @@ mod tests {
         let writes = Writes::new();
         assert!(writes.silent_since(early), "nothing was ever written");
         tokio::time::advance(Duration::from_millis(1)).await;
-        writes.note(0);
+        writes.note(10, &Poll::Ready(Ok(0)));
         assert!(writes.silent_since(early), "nor with an empty write");
-        writes.note(10);
+        writes.note(10, &Poll::Ready(Ok(10)));
         let tie = Instant::now();
         assert!(!writes.silent_since(early));
         assert!(!writes.silent_since(tie), "a tie proves nothing");
         tokio::time::advance(Duration::from_nanos(1)).await;
         assert!(writes.silent_since(Instant::now()));
         assert_eq!(writes.bytes(), 10);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_long_write_that_is_not_done_may_have_sent_a_part_and_one_of_a_record_has_not() {
+        let failed = || Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+        for (given, silent) in [(1, true), (RECORD, true), (RECORD + 1, false)] {
+            for write in [failed(), Poll::Pending] {
+                let writes = Writes::new();
+                writes.note(given, &write);
+                assert_eq!(writes.silent_since(Instant::now()), silent, "{given} {write:?}");
+                assert_eq!(writes.bytes(), 0);
+            }
+        }
     }
 }

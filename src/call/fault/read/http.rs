@@ -5,7 +5,7 @@ use std::error::Error;
 use hyper_util::client::legacy;
 
 use super::Reading;
-use crate::call::fault::{Fault, FaultKind, ReadPhase, Sent};
+use crate::call::fault::{Fault, FaultKind, Sent};
 
 impl Reading {
     /// None: it is none of these. Otherwise: does this level decide?
@@ -42,6 +42,9 @@ impl Reading {
         if error.is_canceled() && !is_upgrade(error) || error.is_closed() {
             return Some(Fault::new(FaultKind::Closed, Sent::No));
         }
+        if is_of_a_body_that_is_read(error) {
+            self.reading_body = true;
+        }
         // The body of the request failed. What its error says is about where the body comes from.
         if error.is_user() {
             return Some(Fault::new(FaultKind::Write, Sent::Maybe));
@@ -50,11 +53,9 @@ impl Reading {
             self.kind = FaultKind::Closed;
         } else if error.is_parse() {
             self.kind = FaultKind::Protocol;
-        } else if error.is_body_write_aborted() {
-            self.kind = FaultKind::Write;
         } else if error.is_timeout() {
             // Nothing came, not even the answer to a ping.
-            self.kind = FaultKind::ReadTimeout(ReadPhase::Head);
+            self.kind = FaultKind::ReadTimeout(self.phase());
         }
         None
     }
@@ -83,6 +84,11 @@ impl Reading {
         };
         None
     }
+}
+
+/// Of an answer whose head had come, as hyper is read here. It has no other mark.
+fn is_of_a_body_that_is_read(error: &hyper::Error) -> bool {
+    error.to_string().starts_with("error reading a body")
 }
 
 /// An upgrade that does not come about is called canceled as well, long after its request was sent. hyper has no
