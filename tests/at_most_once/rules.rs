@@ -10,6 +10,8 @@ use crate::{
 pub enum Rule {
     /// Safe or keyed requests on any fault, others if nothing was sent.
     Safe,
+    /// As `Safe`, and PUT and DELETE on any fault.
+    IdempotentMethods,
     /// GET on any fault; others when the connection was refused, reset or closed early.
     Ribbon,
     /// GET alone, on any fault.
@@ -113,7 +115,20 @@ pub fn documented(kind: StackKind) -> (Option<Paused>, Option<AtOnce>) {
         StackKind::RibbonShell => (None, at_once(Rule::Ribbon, 1, 1, NONE)),
         StackKind::FeignShell => (feign, None),
         StackKind::AroundSpring => (safe(2), at_once(Rule::Ribbon, 0, 1, NONE)),
+        StackKind::IdempotentMethods => (
+            paused(Rule::IdempotentMethods, 3, TRANSIENT, false),
+            at_once(Rule::IdempotentMethods, 1, 1, NONE),
+        ),
+        StackKind::NestOfThree => (safe(3), at_once(Rule::Safe, 1, 1, NONE)),
         StackKind::BackoffOverRibbon => (safe(3), at_once(Rule::Ribbon, 0, 1, NONE)),
+    }
+}
+
+/// How many attempts a call may have, whatever the counts of its layers come to.
+fn attempts_in_call(kind: StackKind) -> usize {
+    match kind {
+        StackKind::NestOfThree => 3,
+        _ => usize::MAX,
     }
 }
 
@@ -208,6 +223,9 @@ fn predict_with(plan: &Plan, taken: Taken) -> (usize, bool) {
             let act = call.send();
             here += 1;
             let Some(at_once) = at_once else { break act };
+            if call.attempts >= attempts_in_call(plan.stack) {
+                break act;
+            }
             match call.again_at_once(at_once, act, here, moves) {
                 None => break act,
                 Some(_) if call.body_is_lost => {
@@ -222,6 +240,9 @@ fn predict_with(plan: &Plan, taken: Taken) -> (usize, bool) {
             }
         };
         let Some(paused) = paused else { break };
+        if call.attempts >= attempts_in_call(plan.stack) {
+            break;
+        }
         if !call.again_after_a_pause(paused, last, passes) {
             break;
         }
@@ -269,6 +290,10 @@ impl Call<'_> {
         !self.may_have_been_sent || self.plan.is_repeatable()
     }
 
+    fn is_idempotent(&self) -> bool {
+        matches!(self.plan.method.as_str(), "PUT" | "DELETE")
+    }
+
     /// To the same endpoint: true. To the next one: false.
     fn again_at_once(&mut self, at_once: AtOnce, act: Act, here: usize, moves: usize) -> Option<bool> {
         let ended = ended(act);
@@ -281,6 +306,7 @@ impl Call<'_> {
         let is_get = self.plan.method == http::Method::GET;
         let granted = match at_once.rule {
             Rule::Safe => self.is_safe_to_repeat(),
+            Rule::IdempotentMethods => self.is_safe_to_repeat() || self.is_idempotent(),
             Rule::Ribbon => is_get || matches!(ended, Ended::Refused | Ended::Broken),
             Rule::SpringRetry => is_get,
             _ => true,
@@ -288,8 +314,10 @@ impl Call<'_> {
         if !granted {
             return None;
         }
-        let leave_alone = matches!(at_once.rule, Rule::Safe | Rule::AllOperations)
-            && matches!(ended, Ended::Status(_, Some(1..)));
+        let leave_alone = matches!(
+            at_once.rule,
+            Rule::Safe | Rule::IdempotentMethods | Rule::AllOperations
+        ) && matches!(ended, Ended::Status(_, Some(1..)));
         let may_stay = at_once.rule != Rule::DefaultHandler
             || matches!(ended, Ended::Refused | Ended::ConnectTimeout | Ended::ReadTimeout);
         if here <= at_once.same && may_stay && !leave_alone {
@@ -322,6 +350,11 @@ impl Call<'_> {
         } else {
             self.failed(act);
         }
-        (paused.rule != Rule::Safe || self.is_safe_to_repeat()) && passes < paused.attempts
+        let granted = match paused.rule {
+            Rule::Safe => self.is_safe_to_repeat(),
+            Rule::IdempotentMethods => self.is_safe_to_repeat() || self.is_idempotent(),
+            _ => true,
+        };
+        granted && passes < paused.attempts
     }
 }

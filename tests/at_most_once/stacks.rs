@@ -78,6 +78,10 @@ pub enum StackKind {
     AroundSpring,
     /// The default `Backoff` around Ribbon's rule, in one call.
     BackoffOverRibbon,
+    /// Both retries with `idempotent_methods`.
+    IdempotentMethods,
+    /// 3 x (1 + 1) x (1 + 1) attempts of which a call may have 3.
+    NestOfThree,
 }
 
 /// Where a budget comes from, if there is one.
@@ -91,7 +95,7 @@ pub enum Budget {
 }
 
 impl StackKind {
-    pub const ALL: [StackKind; 25] = [
+    pub const ALL: [StackKind; 27] = [
         StackKind::NestDefault,
         StackKind::NestUnlimited,
         StackKind::NestHurried,
@@ -117,6 +121,8 @@ impl StackKind {
         StackKind::FeignShell,
         StackKind::AroundSpring,
         StackKind::BackoffOverRibbon,
+        StackKind::IdempotentMethods,
+        StackKind::NestOfThree,
     ];
 
     pub fn budget(self) -> Budget {
@@ -196,9 +202,11 @@ where
     let classify = |policy| StatusErrorClassifierLayer::new(policy);
     let three = || Backoff::builder().attempts(3);
     match kind {
-        StackKind::NestDefault | StackKind::NestUnlimited | StackKind::NestHurried | StackKind::NestNever => {
-            nest(&mut built, settings, client)?
-        }
+        StackKind::NestDefault
+        | StackKind::NestUnlimited
+        | StackKind::NestHurried
+        | StackKind::NestNever
+        | StackKind::NestOfThree => nest(&mut built, settings, client)?,
         StackKind::IdempotentDefault => {
             built.service = shell(retries(Idempotent::default()).layer(below));
         }
@@ -258,6 +266,16 @@ where
                 .layer(BackoffRetryLayer::new(three().build()?).budget(budget.clone()))
                 .layer(classify(StatusPolicy::default()))
                 .layer(retries(Idempotent::default().same_endpoint(1)).budget(budget))
+                .service(below);
+            built.service = shell(stack);
+        }
+        StackKind::IdempotentMethods => {
+            let policy = Idempotent::default().same_endpoint(1).idempotent_methods();
+            let stack = ServiceBuilder::new()
+                .layer(RecordTrailLayer::new())
+                .layer(BackoffRetryLayer::new(three().idempotent_methods().build()?))
+                .layer(classify(StatusPolicy::default()))
+                .layer(retries(policy))
                 .service(below);
             built.service = shell(stack);
         }
@@ -325,6 +343,12 @@ where
         StackKind::NestUnlimited => builder
             .idempotent(Idempotent::default().same_endpoint(1))
             .backoff(Backoff::builder().attempts(3).build()?)
+            .breaker(closed)
+            .no_budget(),
+        StackKind::NestOfThree => builder
+            .idempotent(Idempotent::default().same_endpoint(1))
+            .backoff(Backoff::builder().attempts(3).build()?)
+            .attempts_in_call(3)
             .breaker(closed)
             .no_budget(),
         StackKind::NestHurried => builder

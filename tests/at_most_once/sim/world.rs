@@ -273,7 +273,7 @@ impl World {
     fn lost_permits(&self, kind: StackKind) -> bool {
         if !matches!(
             kind,
-            StackKind::NestDefault | StackKind::NestUnlimited | StackKind::NestNever
+            StackKind::NestDefault | StackKind::NestUnlimited | StackKind::NestOfThree | StackKind::NestNever
         ) {
             return false;
         }
