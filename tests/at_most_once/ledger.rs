@@ -129,6 +129,13 @@ impl Ledger {
         self.with(call, |record| record.late_pieces += usize::from(record.closed));
     }
 
+    /// Has this attempt no claim to the body any more: its caller has left, or the next one has started?
+    pub fn is_over(&self, call: u64, ordinal: usize) -> bool {
+        self.with(call, |record| {
+            record.closed || ordinal + 1 < record.sendings.len()
+        })
+    }
+
     /// The same, of this attempt: it has no claim to the body any more when the next one has started.
     pub fn piece_of(&self, call: u64, ordinal: usize) {
         self.with(call, |record| {

@@ -10,6 +10,7 @@
 //! judge      plan, ledger and outcome -> what is wrong
 //! report     counts
 //! sim        a transport in memory, on a clock of its own
+//! real       servers on loopback sockets
 //! ```
 //!
 //! `AT_MOST_ONCE_SEED` and `AT_MOST_ONCE_CALLS` set the seed and how many calls there are.
@@ -32,6 +33,7 @@
 mod body;
 mod judge;
 mod ledger;
+mod real;
 mod report;
 mod rules;
 mod schedule;
