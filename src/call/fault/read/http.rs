@@ -61,8 +61,8 @@ impl Reading {
     }
 
     /// RFC 9113, section 8.7: REFUSED_STREAM, and a GOAWAY whose last stream is before this one, prove that the
-    /// server did not act. A remote GOAWAY is what h2 reports to the streams beyond the last one, and to those that
-    /// had not been opened when it came; the others go on, and end with a broken pipe if the connection does.
+    /// server did not act. The error of a GOAWAY does not tell which stream it is about: h2 reports it to the streams
+    /// beyond the last one, and hyper also to one that it has opened just before, and that may be within it.
     #[cfg(feature = "http2")]
     fn h2(&mut self, error: &h2::Error) -> Option<Fault> {
         if let Some(error) = error.get_io() {
@@ -71,7 +71,7 @@ impl Reading {
             return None;
         }
         let refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
-        if error.is_remote() && (refused || error.is_go_away()) {
+        if error.is_remote() && refused {
             return Some(Fault::new(FaultKind::Reset, Sent::No));
         }
         let of_our_body = error.is_reset() && !error.is_remote() && !error.is_library();
