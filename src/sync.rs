@@ -30,9 +30,10 @@ mod by_loom {
     pub(crate) use loom::sync::Mutex;
     use loom::{model, sync::atomic};
 
-    /// Runs a test in every order that its threads may have, or in those in which threads are interrupted at most
-    /// `bound` times. The environment has the last word: `LOOM_MAX_PREEMPTIONS`. Tokio's clock stands still.
-    pub(crate) fn explore(bound: Option<usize>, test: impl Fn() + Send + Sync + 'static) {
+    /// Runs a test in every order that its threads may have, as far as they are interrupted at most so many times, and
+    /// with every number that they may read. The environment has the last word: `LOOM_MAX_PREEMPTIONS`. Tokio's clock
+    /// stands still.
+    pub(crate) fn explore(interruptions: usize, test: impl Fn() + Send + Sync + 'static) {
         let clock = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .start_paused(true)
@@ -40,7 +41,7 @@ mod by_loom {
             .unwrap();
         let _stands_still = clock.enter();
         let mut model = model::Builder::new();
-        model.preemption_bound = model.preemption_bound.or(bound);
+        model.preemption_bound = model.preemption_bound.or(Some(interruptions));
         let orders = Arc::new(Count::new(0));
         let counted = orders.clone();
         model.check(move || {

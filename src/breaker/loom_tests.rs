@@ -1,4 +1,4 @@
-//! A circuit with its threads in every order, by `scripts/loom`: three of them, each interrupted where it says.
+//! A circuit with its threads in every order, by `scripts/loom`: three of them.
 
 #![allow(clippy::disallowed_types, reason = "a lock in a test holds nobody up")]
 
@@ -27,9 +27,6 @@ use crate::{
     },
     sync::{self, explore},
 };
-
-/// How often threads are interrupted, where all orders would be too many.
-pub(super) const BOUND: usize = 3;
 
 pub(super) const MILLI: u64 = 1_000_000;
 pub(super) const SECOND: u64 = 1_000 * MILLI;
@@ -144,7 +141,7 @@ fn open() -> Arc<Watched> {
 
 #[test]
 fn loom_probes_go_out_one_at_a_time_and_one_that_is_given_up_is_not_lost() {
-    explore(Some(BOUND), || {
+    explore(3, || {
         let shared = Arc::new((open(), Past::default()));
         let ask = |lane| move |(watched, past): &(Arc<Watched>, Past)| past.alone(watched.admit(lane, SLEEP));
         threads(&shared, ask(0), ask(1), ask(0));
@@ -157,7 +154,7 @@ fn loom_probes_go_out_one_at_a_time_and_one_that_is_given_up_is_not_lost() {
 
 #[test]
 fn loom_of_three_that_ask_as_the_sleep_ends_one_is_the_probe() {
-    explore(Some(BOUND), || {
+    explore(3, || {
         let shared = Arc::new((open(), Mutex::new(Vec::new())));
         let ask = |lane| {
             move |(watched, out): &(Arc<Watched>, Mutex<Vec<Permit>>)| {
@@ -179,7 +176,7 @@ fn loom_of_three_that_ask_as_the_sleep_ends_one_is_the_probe() {
 
 #[test]
 fn loom_a_probe_whose_lease_has_ended_closes_or_is_replaced_and_never_both() {
-    explore(Some(BOUND), || {
+    explore(3, || {
         let watched = open();
         let probe = watched.admit(0, SLEEP).unwrap();
         let late = SLEEP + LEASE;
@@ -211,7 +208,7 @@ fn loom_a_probe_whose_lease_has_ended_closes_or_is_replaced_and_never_both() {
 
 #[test]
 fn loom_outcomes_that_end_at_once_are_all_judged() {
-    explore(Some(BOUND), || {
+    explore(3, || {
         let watched = Watched::new(settings(3, None));
         let [one, two, three] = [0, 1, 1].map(|lane| watched.admit(lane, 0).unwrap());
         threads(
@@ -231,7 +228,7 @@ fn loom_outcomes_that_end_at_once_are_all_judged() {
 
 #[test]
 fn loom_a_window_that_was_reset_knows_nothing_of_outcomes_before() {
-    explore(Some(BOUND), || {
+    explore(3, || {
         let watched = Watched::new(settings(2, None));
         let [one, two] = [0, 1].map(|lane| watched.admit(lane, 0).unwrap());
         threads(
@@ -252,7 +249,7 @@ fn loom_a_window_that_was_reset_knows_nothing_of_outcomes_before() {
 
 #[test]
 fn loom_a_late_outcome_changes_nothing_while_the_circuit_closes() {
-    explore(Some(BOUND), || {
+    explore(3, || {
         let watched = Watched::new(settings(2, None));
         let late = watched.admit(1, 0).unwrap();
         watched.fail(2, 0);
@@ -313,7 +310,7 @@ mod engine {
 
     #[test]
     fn loom_each_word_is_left_once() {
-        explore(Some(BOUND), || {
+        explore(3, || {
             let engine = Engine::new(settings(1, None));
             let (word, _) = admit(&engine, 0).unwrap();
             let tripped = fail(&engine, word, 0, 0).unwrap();
@@ -338,7 +335,7 @@ mod engine {
 
     #[test]
     fn loom_a_force_and_a_trip_and_a_switch_do_not_undo_each_other() {
-        explore(None, || {
+        explore(3, || {
             let engine = Engine::new(settings(1, None));
             let (word, _) = admit(&engine, 0).unwrap();
             let engine = Arc::new(engine);
@@ -355,7 +352,7 @@ mod engine {
 
     #[test]
     fn loom_a_probe_is_handed_back_to_whoever_comes_next_unless_it_was_replaced() {
-        explore(None, || {
+        explore(3, || {
             let engine = Engine::new(settings(1, None));
             let (word, _) = admit(&engine, 0).unwrap();
             fail(&engine, word, 0, 0);
@@ -384,7 +381,7 @@ mod window {
     /// One thread is a whole window late.
     #[test]
     fn loom_a_bucket_that_comes_round_loses_no_outcome_and_keeps_no_old_one() {
-        explore(None, || {
+        explore(3, || {
             let window = Arc::new(Window::new(SECOND, 1));
             window.success(0, window.moment(0, 0));
             let now = SECOND;
@@ -402,7 +399,7 @@ mod window {
 
     #[test]
     fn loom_a_new_generation_takes_a_bucket_over_once() {
-        explore(None, || {
+        explore(3, || {
             let window = Arc::new(Window::new(SECOND, 1));
             window.failure(window.moment(0, 0));
             let count = |window: &Window| window.failure(window.moment(1, 0));
@@ -420,7 +417,7 @@ mod window {
     /// Of a success and a failure that end at once, the later one sees both.
     #[test]
     fn loom_the_last_of_two_outcomes_to_be_counted_sees_both() {
-        explore(None, || {
+        explore(3, || {
             let window = Arc::new((Window::new(SECOND, 2), AtomicU64::new(0)));
             threads(
                 &window,

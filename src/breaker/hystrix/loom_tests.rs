@@ -12,7 +12,7 @@ use super::{
 use crate::{
     breaker::{
         Cause, Permit,
-        loom_tests::{BOUND, LEASE, MILLI, Past, SECOND, SLEEP, Watched, settings, threads},
+        loom_tests::{LEASE, MILLI, Past, SECOND, SLEEP, Watched, settings, threads},
     },
     call::{
         CircuitState::{Closed, HalfOpen, Open},
@@ -52,7 +52,7 @@ fn let_past((_, out): &Asked) -> Vec<Permit> {
 }
 
 fn loom_of_three_that_come_after_a_bad_tick_none_is_let_past(release: HystrixRelease) {
-    explore(Some(BOUND), move || {
+    explore(3, move || {
         let watched = closed(release);
         watched.fail(2, 0);
         let shared = Arc::new((watched, Mutex::default()));
@@ -67,7 +67,7 @@ fn loom_of_three_that_come_after_a_bad_tick_none_is_let_past(release: HystrixRel
 }
 
 fn loom_of_three_that_come_after_the_sleep_one_is_the_trial(release: HystrixRelease) {
-    explore(Some(BOUND), move || {
+    explore(3, move || {
         let shared = Arc::new((open(release), Mutex::default()));
         threads(&shared, ask(0, TRIAL), ask(1, TRIAL), ask(1, TRIAL));
         let out = let_past(&shared);
@@ -76,7 +76,7 @@ fn loom_of_three_that_come_after_the_sleep_one_is_the_trial(release: HystrixRele
 }
 
 fn loom_the_success_of_the_trial_closes_once_and_late_outcomes_stay_in_their_window(release: HystrixRelease) {
-    explore(Some(BOUND), move || {
+    explore(3, move || {
         let watched = closed(release);
         let late = watched.admit(1, 0).unwrap();
         watched.fail(2, 0);
@@ -102,7 +102,7 @@ fn loom_the_success_of_the_trial_closes_once_and_late_outcomes_stay_in_their_win
 
 /// At once: the trial ends, a call asks, and somebody resets.
 fn loom_each_change_is_told_once_in_its_order(release: HystrixRelease) {
-    explore(Some(BOUND), move || {
+    explore(2, move || {
         let watched = open(release);
         let trial = watched.admit(0, TRIAL).unwrap();
         let shared = Arc::new((watched, Mutex::default()));
@@ -121,7 +121,7 @@ fn loom_each_change_is_told_once_in_its_order(release: HystrixRelease) {
 }
 
 fn loom_an_outcome_that_ends_as_the_circuit_opens_is_booked(release: HystrixRelease) {
-    explore(Some(BOUND), move || {
+    explore(3, move || {
         let watched = closed(release);
         let late = watched.admit(1, 0).unwrap();
         watched.fail(2, 0);
@@ -134,6 +134,29 @@ fn loom_an_outcome_that_ends_as_the_circuit_opens_is_booked(release: HystrixRele
         );
         let counts = shared.0.breaker.lane(0).machine().counts(TICK);
         assert_eq!((counts.failures(), counts.stale()), (3, 0));
+    });
+}
+
+/// The beginning of its window must be known by then, though whoever began it may be held up.
+fn loom_a_circuit_that_opens_while_it_is_reset_books_what_ends(release: HystrixRelease) {
+    explore(3, move || {
+        let watched = closed(release);
+        threads(
+            &watched,
+            |watched| watched.breaker.reset(),
+            |watched| {
+                let [one, two, late] = [(); 3].map(|()| watched.admit(1, 0).unwrap());
+                one.settle_at(Failure, || 0);
+                two.settle_at(Failure, || 0);
+                drop(watched.admit(1, TICK));
+                late.settle_at(Failure, || TICK);
+            },
+            |_| {},
+        );
+        if watched.told().last().is_some_and(|told| told.1 == Open) {
+            let counts = watched.breaker.lane(0).machine().counts(TICK);
+            assert_eq!((counts.failures(), counts.stale()), (3, 0));
+        }
     });
 }
 
@@ -154,11 +177,12 @@ of_both! {
     loom_the_success_of_the_trial_closes_once_and_late_outcomes_stay_in_their_window
     loom_each_change_is_told_once_in_its_order
     loom_an_outcome_that_ends_as_the_circuit_opens_is_booked
+    loom_a_circuit_that_opens_while_it_is_reset_books_what_ends
 }
 
 #[test]
 fn loom_trials_of_1_5_12_go_out_one_at_a_time_and_one_that_is_given_up_is_not_lost() {
-    explore(Some(BOUND), || {
+    explore(2, || {
         let shared = Arc::new((open(V1_5_12), Past::default()));
         let ask = |lane| move |(watched, past): &(Arc<Watched>, Past)| past.alone(watched.admit(lane, TRIAL));
         threads(&shared, ask(0), ask(1), ask(1));
@@ -172,7 +196,7 @@ fn loom_trials_of_1_5_12_go_out_one_at_a_time_and_one_that_is_given_up_is_not_lo
 /// There a trial that is given up is none, and the next sleep window brings another.
 #[test]
 fn loom_of_1_5_18_each_sleep_window_lets_one_past_though_those_before_are_out() {
-    explore(Some(BOUND), || {
+    explore(3, || {
         let shared = Arc::new((open(V1_5_18), Mutex::default()));
         let next = TRIAL + SLEEP + MILLI;
         threads(&shared, ask(0, TRIAL), ask(1, next), ask(1, next));
@@ -186,7 +210,7 @@ fn loom_of_1_5_18_each_sleep_window_lets_one_past_though_those_before_are_out() 
 
 #[test]
 fn loom_the_trial_of_1_5_12_closes_or_is_replaced_and_never_both() {
-    explore(Some(BOUND), || {
+    explore(3, || {
         let watched = open(V1_5_12);
         let trial = watched.admit(0, TRIAL).unwrap();
         let late = TRIAL + LEASE + MILLI;
@@ -212,7 +236,7 @@ fn loom_the_trial_of_1_5_12_closes_or_is_replaced_and_never_both() {
 /// One thread is a whole round late.
 #[test]
 fn loom_a_bucket_that_comes_round_loses_no_outcome_and_keeps_no_old_one() {
-    explore(None, || {
+    explore(3, || {
         let ticks = Arc::new(Ticks::new(2, 1));
         ticks.failure(0, 0);
         threads(
@@ -228,7 +252,7 @@ fn loom_a_bucket_that_comes_round_loses_no_outcome_and_keeps_no_old_one() {
 
 #[test]
 fn loom_a_mark_only_moves_forward() {
-    explore(None, || {
+    explore(3, || {
         let mark = Arc::new(Mark::default());
         threads(
             &mark,
