@@ -179,7 +179,10 @@ mod sync;
 mod window;
 mod word;
 
+#[cfg(all(test, outbound_loom))]
+mod loom_tests;
 #[cfg(test)]
+#[cfg(not(outbound_loom))]
 mod tests;
 
 pub use self::{

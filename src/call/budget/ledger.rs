@@ -234,7 +234,8 @@ impl Traffic {
     }
 }
 
-#[cfg(all(test, not(outbound_loom)))]
+#[cfg(test)]
+#[cfg(not(outbound_loom))]
 mod tests {
     use std::{collections::HashMap, thread};
 

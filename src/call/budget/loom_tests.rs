@@ -50,7 +50,7 @@ impl Granted {
 
 #[test]
 fn loom_deposits_and_withdrawals_are_all_booked() {
-    explore(Some(3), || {
+    explore(3, || {
         let shared = Arc::new((Ledger::new(1000, 0, Some(9 * TOKEN), TOKEN), Granted::default()));
         with(
             &shared,
@@ -72,7 +72,7 @@ fn loom_deposits_and_withdrawals_are_all_booked() {
 
 #[test]
 fn loom_as_many_are_granted_as_there_are_tokens() {
-    explore(None, || {
+    explore(3, || {
         let shared = Arc::new((Ledger::new(0, 0, Some(9 * TOKEN), 2 * TOKEN), Granted::default()));
         let ask = |(ledger, granted): &(Ledger, Granted)| granted.count(ledger.withdraw(0));
         with(&shared, ask, ask, ask);
@@ -82,7 +82,7 @@ fn loom_as_many_are_granted_as_there_are_tokens() {
 
 #[test]
 fn loom_no_thread_sees_more_than_the_cap() {
-    explore(None, || {
+    explore(3, || {
         let ledger = ledger(Some(2), 1);
         let within = |ledger: &Ledger| assert!(ledger.balance() <= 2 * TOKEN);
         with(
@@ -106,7 +106,7 @@ fn loom_no_thread_sees_more_than_the_cap() {
 
 #[test]
 fn loom_a_slot_that_is_dropped_gives_back_one_token_and_one_that_is_spent_none() {
-    explore(Some(3), || {
+    explore(3, || {
         let budget = RetryBudget::builder()
             .percent(0.0)
             .floor(0)
@@ -133,7 +133,7 @@ fn loom_a_slot_that_is_dropped_gives_back_one_token_and_one_that_is_spent_none()
 
 #[test]
 fn loom_the_floor_of_a_while_comes_once() {
-    explore(Some(3), || {
+    explore(3, || {
         let ledger = Arc::new(Ledger::new(0, 100, Some(99 * TOKEN), 0));
         with(
             &ledger,
@@ -151,7 +151,7 @@ fn loom_the_floor_of_a_while_comes_once() {
 
 #[test]
 fn loom_the_floor_is_spent_once() {
-    explore(Some(2), || {
+    explore(2, || {
         let budget = RetryBudget::builder()
             .percent(0.0)
             .floor(100)
@@ -171,7 +171,7 @@ fn loom_the_floor_is_spent_once() {
 
 #[test]
 fn loom_a_cap_that_grows_with_the_deposits_cuts_none_of_them() {
-    explore(Some(3), || {
+    explore(2, || {
         let ledger = ledger(None, 0);
         (0..10).for_each(|_| ledger.deposit(0));
         with(
@@ -186,7 +186,7 @@ fn loom_a_cap_that_grows_with_the_deposits_cuts_none_of_them() {
 
 #[test]
 fn loom_a_token_that_is_given_back_does_not_cut_what_others_put_in() {
-    explore(None, || {
+    explore(3, || {
         let ledger = ledger(None, 0);
         (0..10).for_each(|_| ledger.deposit(0));
         assert!(ledger.withdraw(0));
@@ -197,7 +197,7 @@ fn loom_a_token_that_is_given_back_does_not_cut_what_others_put_in() {
 
 #[test]
 fn loom_a_new_second_forgets_nothing_of_the_one_before() {
-    explore(None, || {
+    explore(3, || {
         let ledger = ledger(None, 0);
         (0..12).for_each(|_| ledger.deposit(999));
         let all_are_there = |ledger: &Ledger| assert!(ledger.available(1000) == 12 * TOKEN);
@@ -214,7 +214,7 @@ fn loom_a_new_second_forgets_nothing_of_the_one_before() {
 
 #[test]
 fn loom_deposits_around_the_end_of_a_second_are_all_counted() {
-    explore(Some(3), || {
+    explore(2, || {
         let ledger = ledger(None, 0);
         ledger.deposit(0);
         with(

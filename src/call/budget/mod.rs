@@ -227,7 +227,8 @@ impl Drop for BudgetSlot {
     }
 }
 
-#[cfg(all(test, not(outbound_loom)))]
+#[cfg(test)]
+#[cfg(not(outbound_loom))]
 mod tests {
     use std::thread;
 
