@@ -454,9 +454,8 @@ impl BackoffBuilder {
     /// does not: proxies give it where a server is gone. They have to be ones that are retried at all.
     /// What the server asks for is waited for first, as ever.
     ///
-    /// Sources: RFC 6585, section 4; the retry strategies of AWS' SDKs, which pause from 500 ms on (as of 2026: from 1 s
-    /// on) after throttling and from 100 ms (50 ms) on otherwise. gRPC knows no such difference: its servers say how
-    /// long to wait.
+    /// Sources: RFC 6585, section 4; "Retry behavior" in the reference guide of AWS' SDKs, which pause longer after
+    /// throttling than after other errors.
     pub fn throttled(mut self, base: Duration, max: Duration) -> Self {
         self.throttled = Some(Scale { base, max });
         self

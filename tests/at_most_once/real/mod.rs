@@ -29,7 +29,7 @@ fn nothing_unsafe_is_sent_twice_and_nothing_unsent_is_lost_on_sockets() {
     let started = Instant::now();
     let size = Size {
         seed: crate::seed(),
-        calls: crate::calls(10_000),
+        calls: crate::calls(4_000),
         at_once: 128,
     };
     let seen = run(size, None);
