@@ -170,15 +170,22 @@ mod future;
 mod handle;
 mod hystrix;
 mod judge;
+mod last;
 mod layer;
 mod machine;
 mod permit;
+mod probes;
+mod run;
 mod service;
 mod settings;
+mod sleep;
 mod sync;
+mod transitions;
 mod window;
 mod word;
 
+#[cfg(test)]
+mod model_tests;
 #[cfg(test)]
 mod tests;
 
@@ -193,4 +200,5 @@ pub use self::{
     permit::Permit,
     service::CircuitBreaker,
     settings::BreakerSettings,
+    transitions::{Missed, Transitions},
 };

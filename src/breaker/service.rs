@@ -57,7 +57,7 @@ impl<S, C> CircuitBreaker<S, C> {
     #[inline]
     fn rejecting(&self) -> Option<CircuitState> {
         match self.breaker.shard().look() {
-            Gate::Pass(_) | Gate::Probe => None,
+            Gate::Pass(_) | Gate::Shadowed(_) | Gate::Probe => None,
             Gate::Reject { state, .. } => Some(state),
         }
     }
@@ -128,7 +128,7 @@ where
         match admitted {
             // The permit is a local while the inner service works: should that panic, it is dropped.
             Ok(permit) => {
-                CircuitBreakerFuture::calling(self.inner.call(request), permit, self.classify.clone())
+                CircuitBreakerFuture::calling(self.inner.call(request), Some(permit), self.classify.clone())
             }
             Err(rejection) => CircuitBreakerFuture::rejected(rejection),
         }

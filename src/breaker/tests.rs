@@ -16,7 +16,7 @@ use proptest::prelude::*;
 
 use super::{
     Breaker, Cause, Counts,
-    engine::{Change, Engine, Gate, Settings, Step},
+    engine::{Change, Engine, Gate, More, Settings, Step},
     judge::Judge,
     window::BUCKETS,
     word::{DISABLED, FORCED_CLOSED, FORCED_OPEN, State, Word},
@@ -38,6 +38,7 @@ fn settings(volume: u32, percent: u32, lanes: usize) -> Settings {
         enabled: true,
         hystrix: None,
         lanes,
+        more: More::default(),
     }
 }
 
