@@ -595,9 +595,9 @@ async fn each_subscriber_is_told_each_transition_once_and_in_order_from_its_begi
     breaker.reset();
     breaker.reset();
     drop(breaker);
-    let log = log.lock().unwrap();
+    let log = log.lock().unwrap().clone();
     let told = |transitions: Transitions| async { transitions.map(Result::unwrap).collect::<Vec<_>>().await };
-    assert_eq!(told(first).await, *log);
+    assert_eq!(told(first).await, log);
     assert_eq!(told(second).await, log[2..]);
     assert_eq!(log.len(), 5);
 }

@@ -163,6 +163,8 @@
 //!
 mod circuit;
 mod config;
+#[cfg(feature = "endpoints")]
+mod endpoint;
 mod engine;
 mod event;
 mod figures;
@@ -170,6 +172,7 @@ mod future;
 mod handle;
 mod hystrix;
 mod judge;
+mod keyed;
 mod last;
 mod layer;
 mod machine;
@@ -189,6 +192,8 @@ mod model_tests;
 #[cfg(test)]
 mod tests;
 
+#[cfg(feature = "endpoints")]
+pub use self::endpoint::{EndpointBreaker, EndpointBreakerLayer, EndpointBreakers};
 pub use self::{
     config::BreakerBuilder,
     event::{Cause, Transition},
@@ -196,6 +201,7 @@ pub use self::{
     future::CircuitBreakerFuture,
     handle::{Breaker, Force},
     hystrix::{HystrixRelease, HystrixVerdicts},
+    keyed::{Breakers, BreakersBuilder, KeyedBreaker, KeyedBreakerLayer, Route, by_authority, by_route},
     layer::CircuitBreakerLayer,
     permit::Permit,
     service::CircuitBreaker,
