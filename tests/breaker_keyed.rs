@@ -509,6 +509,24 @@ async fn a_breaker_lives_as_long_as_its_endpoint_and_takes_its_veto_along() {
     );
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_call_that_outlives_its_endpoint_leaves_no_veto() {
+    let fleet = Fleet::new();
+    let a = fleet.endpoints.snapshot().endpoints()[0].clone();
+    let breaker = fleet.breakers.breaker(&a).unwrap();
+    let calls = [(); 2].map(|()| breaker.admit().unwrap());
+    fleet.endpoints.remove(a.key());
+    fleet.breakers.states();
+    for call in calls {
+        call.settle(Verdict::Failure);
+    }
+    assert_eq!(breaker.unforced_state(), CircuitState::Open);
+    assert!(a.eligibility().is_eligible());
+    fleet.endpoints.insert(a);
+    let (sent, _) = fleet.calls(3).await;
+    assert_eq!(sent.get("a"), Some(&1));
+}
+
 /// What a breaker takes: a part for the whole, and a part for each thread that can count without waiting.
 #[test]
 fn the_memory_of_a_breaker_is_the_same_after_ten_and_after_ten_million_calls() {

@@ -12,7 +12,7 @@ use super::{
     engine::{More, Settings, millis_up, nanos},
     event::Hook,
     handle::lanes,
-    judge::Judge,
+    judge::{Judge, LONGEST_RUN},
     sleep::Growth,
 };
 use crate::call::{
@@ -123,7 +123,8 @@ impl BreakerBuilder {
         self
     }
 
-    /// Opens after so many failures with no success in between as well; no such rule by default, at least 1.
+    /// Opens after so many failures with no success in between as well; no such rule by default, 1 to
+    /// 1,048,575.
     ///
     /// The volume does not matter for it, nor the time that they take. Ignored outcomes and calls that were given up
     /// neither count nor end the row.
@@ -565,7 +566,7 @@ impl BreakerBuilder {
         };
         if let Some(failures) = self.consecutive_failures {
             let what = "a row that long is no row";
-            at_most("consecutive_failures", failures, LARGEST_VOLUME, what)?;
+            at_most("consecutive_failures", failures, LONGEST_RUN, what)?;
         }
         if let Some(outcomes) = self.last_outcomes {
             at_most("last_outcomes", outcomes, MOST_OUTCOMES, "each takes 8 bytes")?;

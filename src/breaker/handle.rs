@@ -477,6 +477,17 @@ impl Core {
     /// What a call would be told.
     #[inline]
     fn look(&self, now: impl Fn() -> u64) -> Gate {
+        if let Machine::Ours(engine) = &self.machine {
+            let word = engine.word();
+            if word.is_plainly_closed() {
+                return Gate::Pass(word);
+            }
+        }
+        self.look_closer(now)
+    }
+
+    #[inline]
+    fn look_closer(&self, now: impl Fn() -> u64) -> Gate {
         match self.judged_look(now) {
             Gate::Reject { .. } if self.live.shadow() => Gate::Shadowed(self.machine.bystander()),
             gate => gate,

@@ -75,6 +75,12 @@ impl Judge {
         self
     }
 
+    /// Is the share of failures in the window of time all there is, and is that above 0 %?
+    fn is_plain(&self) -> bool {
+        let others = self.run > 0 || self.slow_percent < NEVER || self.by_count;
+        self.by_time && self.percent > 0 && !others
+    }
+
     pub(super) fn trips(&self, successes: u64, failures: u64) -> bool {
         let total = successes + failures;
         total >= self.volume && error_percent(successes, failures) >= self.percent
@@ -144,8 +150,8 @@ pub(super) fn error_percent(successes: u64, failures: u64) -> u64 {
     (failures * 100).checked_div(successes + failures).unwrap_or(0)
 }
 
-/// The rules in one word, so that they change as one while calls go on:
-/// `by count: 1 | by time: 1 | run: 24 | slow percent: 7 | percent: 7 | volume: 24`, from the top.
+/// The rules in one word, so that they change as one while calls go on: `is plain: 1 | nothing: 3 | by count: 1 |
+/// by time: 1 | run: 20 | slow percent: 7 | percent: 7 | volume: 24`, from the top.
 #[derive(Debug)]
 pub(super) struct Rules(AtomicU64);
 
@@ -154,12 +160,17 @@ pub(super) struct Rules(AtomicU64);
 pub(super) struct Ruling(u64);
 
 const COUNT_BITS: u32 = 24;
+const RUN_BITS: u32 = 20;
 const PERCENT_BITS: u32 = 7;
 const PERCENT_AT: u32 = COUNT_BITS;
 const SLOW_AT: u32 = PERCENT_AT + PERCENT_BITS;
 const RUN_AT: u32 = SLOW_AT + PERCENT_BITS;
-const BY_TIME_AT: u32 = RUN_AT + COUNT_BITS;
+const BY_TIME_AT: u32 = RUN_AT + RUN_BITS;
 const BY_COUNT_AT: u32 = BY_TIME_AT + 1;
+const IS_PLAIN: u64 = 1 << 63;
+
+/// The longest row of failures that a rule can ask for.
+pub(super) const LONGEST_RUN: u32 = (1 << RUN_BITS) - 1;
 
 fn field(word: u64, at: u32, bits: u32) -> u64 {
     word >> at & ((1 << bits) - 1)
@@ -195,17 +206,17 @@ fn packed(judge: Judge) -> u64 {
     judge.volume.min(most)
         | judge.percent.min(NEVER) << PERCENT_AT
         | slow << SLOW_AT
-        | judge.run.min(most) << RUN_AT
+        | judge.run.min(LONGEST_RUN.into()) << RUN_AT
         | u64::from(judge.by_time) << BY_TIME_AT
         | u64::from(judge.by_count) << BY_COUNT_AT
+        | if judge.is_plain() { IS_PLAIN } else { 0 }
 }
 
 impl Ruling {
-    /// Is the share of failures in the window of time all there is, and is that above 0 %? Then a success in a window
-    /// without a failure needs no look at anything else.
+    /// Does a success in a window without a failure need no look at anything else?
     #[inline]
     pub(super) fn is_plain(self) -> bool {
-        self.0 >> SLOW_AT == 1 << (BY_TIME_AT - SLOW_AT) && field(self.0, PERCENT_AT, PERCENT_BITS) != 0
+        self.0 & IS_PLAIN != 0
     }
 
     #[inline]
@@ -218,7 +229,7 @@ impl Ruling {
             volume: field(self.0, 0, COUNT_BITS),
             percent: field(self.0, PERCENT_AT, PERCENT_BITS),
             slow_percent,
-            run: field(self.0, RUN_AT, COUNT_BITS),
+            run: field(self.0, RUN_AT, RUN_BITS),
             by_time: field(self.0, BY_TIME_AT, 1) == 1,
             by_count: field(self.0, BY_COUNT_AT, 1) == 1,
         }
@@ -282,7 +293,7 @@ mod tests {
             plain,
             plain.without_error_percent(),
             plain.with_slow_percent(100),
-            Judge::new((1 << 24) - 1, 0).with_run((1 << 24) - 1),
+            Judge::new((1 << 24) - 1, 0).with_run(LONGEST_RUN),
             Judge::new(0, 101).with_slow_percent(1).with_windows(false, true),
         ] {
             assert_eq!(Rules::new(judge).judge(), judge);

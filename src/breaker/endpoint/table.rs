@@ -50,6 +50,8 @@ struct Table {
 struct Watched {
     endpoint: Endpoint,
     breaker: Breaker,
+    /// Without it the breaker, which calls may outlive, writes no veto any more.
+    _watch: Arc<()>,
 }
 
 impl Drop for Watched {
@@ -62,10 +64,13 @@ impl Drop for Watched {
 impl Watched {
     fn new(endpoint: &Endpoint, each: &BreakerBuilder, due: &Arc<Due>) -> Option<Self> {
         let (cell, due, hook) = (endpoint.clone(), due.clone(), each.hook().cloned());
+        let watch = Arc::new(());
+        let is_watched = Arc::downgrade(&watch);
         let name = format!("{}[{}]", each.breaker_name(), endpoint.key());
         let builder = each.clone().named(name.into()).shadow(true);
         let builder = builder.on_transition(move |transition: &Transition| {
             match transition.to() {
+                _ if is_watched.strong_count() == 0 => {}
                 CircuitState::Closed | CircuitState::Disabled | CircuitState::ForcedClosed => {
                     cell.eligibility().allow(Veto::Breaker);
                 }
@@ -83,6 +88,7 @@ impl Watched {
         Some(Watched {
             endpoint: endpoint.clone(),
             breaker,
+            _watch: watch,
         })
     }
 

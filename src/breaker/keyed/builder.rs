@@ -39,7 +39,7 @@ where
         }
     }
 
-    /// How many keys have a breaker at most; 1,000 by default, 1 to 100,000. A breaker takes about 2 kB.
+    /// How many keys have a breaker at most; 1,000 by default, 1 to 100,000. A breaker takes about 3 kB.
     pub fn max_keys(mut self, keys: u32) -> Self {
         self.max_keys = keys;
         self

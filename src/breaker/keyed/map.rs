@@ -5,10 +5,7 @@ use std::{
     collections::HashMap,
     fmt,
     hash::{BuildHasher, Hash, RandomState},
-    sync::{
-        Arc, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
-    },
+    sync::{Arc, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -16,7 +13,10 @@ use arc_swap::ArcSwap;
 use tokio::time::Instant;
 
 use crate::{
-    breaker::{Breaker, BreakerBuilder},
+    breaker::{
+        Breaker, BreakerBuilder,
+        sync::{AtomicU64, Relaxed},
+    },
     call::ConfigError,
 };
 
@@ -31,8 +31,8 @@ type Part<K> = HashMap<K, Arc<Entry>>;
 #[derive(Debug)]
 struct Entry {
     breaker: Breaker,
-    /// Since somebody last looked.
-    used: AtomicBool,
+    /// Not 0: it was used since somebody last looked.
+    used: AtomicU64,
     /// When that was seen last, in nanoseconds since the map was made.
     seen: AtomicU64,
 }
@@ -40,7 +40,8 @@ struct Entry {
 impl Entry {
     /// When it was used last, as far as is known.
     fn last_use(&self, now: u64) -> u64 {
-        if self.used.swap(false, Relaxed) {
+        if self.used.load(Relaxed) != 0 {
+            self.used.store(0, Relaxed);
             self.seen.store(now, Relaxed);
         }
         self.seen.load(Relaxed)
@@ -53,7 +54,7 @@ pub(super) struct Map<K> {
     most: usize,
     idle_after: Duration,
     base: Instant,
-    len: AtomicUsize,
+    len: AtomicU64,
     unkept: AtomicU64,
     writer: Mutex<Writer>,
 }
@@ -83,7 +84,7 @@ impl<K> Map<K> {
             most,
             idle_after,
             base: Instant::now(),
-            len: AtomicUsize::new(0),
+            len: AtomicU64::new(0),
             unkept: AtomicU64::new(0),
             writer: Mutex::new(Writer {
                 each: each.lanes(LANES),
@@ -93,7 +94,7 @@ impl<K> Map<K> {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.len.load(Relaxed)
+        self.len.load(Relaxed) as usize
     }
 
     pub(super) fn note_unkept(&self) {
@@ -131,8 +132,8 @@ impl<K: Hash + Eq + Clone> Map<K> {
         let part = self.part(key).load();
         let entry = part.get(key)?;
         // Written once between two looks of those who drop what is idle.
-        if !entry.used.load(Relaxed) {
-            entry.used.store(true, Relaxed);
+        if entry.used.load(Relaxed) == 0 {
+            entry.used.store(1, Relaxed);
         }
         Some(ask(&entry.breaker))
     }
@@ -183,7 +184,7 @@ impl<K: Hash + Eq + Clone> Map<K> {
         };
         let entry = Arc::new(Entry {
             breaker: breaker.clone(),
-            used: AtomicBool::new(true),
+            used: AtomicU64::new(1),
             seen: AtomicU64::new(now),
         });
         let place = self.part(key);
@@ -249,12 +250,8 @@ impl<K: Hash + Eq + Clone> Map<K> {
 
     /// The only way in which a part changes, with the lock held.
     fn publish(&self, place: &ArcSwap<Part<K>>, part: Part<K>) {
-        let before = place.load().len();
-        if part.len() > before {
-            self.len.fetch_add(part.len() - before, Relaxed);
-        } else {
-            self.len.fetch_sub(before - part.len(), Relaxed);
-        }
+        let others = self.len() - place.load().len();
+        self.len.store((others + part.len()) as u64, Relaxed);
         place.store(Arc::new(part));
     }
 
