@@ -56,7 +56,7 @@ impl<S, C> CircuitBreaker<S, C> {
     /// The state, where no call would be let through now.
     #[inline]
     fn rejecting(&self) -> Option<CircuitState> {
-        match self.breaker.shard().look() {
+        match self.breaker.look() {
             Gate::Pass(_) | Gate::Shadowed(_) | Gate::Probe => None,
             Gate::Reject { state, .. } => Some(state),
         }
