@@ -17,7 +17,7 @@ use std::{
 
 use futures_util::{FutureExt, StreamExt};
 use tokio::time::{Instant, advance, sleep, timeout};
-use tokio_test::{assert_pending, task};
+use tokio_test::{assert_pending, assert_ready_err, assert_ready_ok, task};
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_outbound::{
     breaker::{
@@ -25,6 +25,7 @@ use tower_outbound::{
     },
     call::{BoxError, CircuitOpen, CircuitState, Verdict},
 };
+use tower_test::mock::Spawn;
 
 const SLEEP: Duration = Duration::from_secs(1);
 
@@ -468,6 +469,21 @@ async fn a_service_in_shadow_mode_is_called_as_if_there_were_no_breaker() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_task_that_waits_below_a_breaker_in_shadow_mode_is_woken_when_it_comes_to_reject() {
+    let breaker = builder().consecutive_failures(1).shadow(true).build().unwrap();
+    settle(&breaker, 1, Verdict::Failure);
+    let (mock, mut handle) = tower_test::mock::pair::<(), ()>();
+    handle.allow(0);
+    let mut service = Spawn::new(CircuitBreakerLayer::new(breaker.clone()).layer(mock));
+    assert_pending!(service.poll_ready::<()>());
+    breaker.change(|settings| settings.shadow(false)).unwrap();
+    assert!(service.is_woken());
+    assert_ready_ok!(service.poll_ready::<()>());
+    let error = assert_ready_err!(task::spawn(service.call(())).poll());
+    assert!(error.is::<CircuitOpen>());
+}
+
+#[tokio::test(start_paused = true)]
 async fn settings_change_while_calls_go_on_and_the_window_stays() {
     let breaker = builder().build().unwrap();
     let out = breaker.admit().unwrap();
@@ -630,20 +646,19 @@ async fn a_subscriber_is_woken_by_a_transition_and_by_the_end_of_the_breaker() {
     assert_eq!(told.poll_next(), std::task::Poll::Ready(None));
 }
 
-/// A dependency that fails, or answers, at 300 calls a second.
-async fn second<S: Service<bool, Error = BoxError>>(
+/// Calls at 300 a second, for two seconds, to a dependency that is up or down. How long it is `until` something is the case.
+async fn calls_at_300_a_second<S: Service<bool, Error = BoxError>>(
     service: &mut S,
     up: bool,
     until: impl Fn() -> bool,
 ) -> Option<Duration> {
     let start = Instant::now();
-    for n in 0..600 {
+    for _ in 0..600 {
         let _ = service.ready().await.ok()?.call(up).await;
         if until() {
             return Some(start.elapsed());
         }
         sleep(Duration::from_micros(3_333)).await;
-        let _ = n;
     }
     None
 }
@@ -656,10 +671,10 @@ async fn a_dependency_that_dies_is_left_alone_within_250_ms_and_one_that_recover
         if up { Ok(()) } else { Err(io::Error::other("down")) }
     }));
     let state = || breaker.state();
-    let never = second(&mut service, true, || state() == CircuitState::Open).await;
+    let never = calls_at_300_a_second(&mut service, true, || state() == CircuitState::Open).await;
     assert_eq!(never, None);
     advance(secs(10)).await;
-    let dead = second(&mut service, false, || state() == CircuitState::Open).await;
+    let dead = calls_at_300_a_second(&mut service, false, || state() == CircuitState::Open).await;
     assert!(dead.unwrap() <= millis(250), "{dead:?}");
     // It is down for a while, and comes back at the worst moment: as a probe has just failed.
     for _ in 0..3 {
@@ -667,6 +682,6 @@ async fn a_dependency_that_dies_is_left_alone_within_250_ms_and_one_that_recover
         let _ = service.ready().await.unwrap().call(false).await;
         assert_eq!(state(), CircuitState::Open);
     }
-    let back = second(&mut service, true, || state() == CircuitState::Closed).await;
+    let back = calls_at_300_a_second(&mut service, true, || state() == CircuitState::Closed).await;
     assert!(back.unwrap() <= millis(1_500), "{back:?}");
 }

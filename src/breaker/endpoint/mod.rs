@@ -21,6 +21,8 @@ use crate::call::{CircuitState, ConfigError, Endpoint, Endpoints};
 /// sleep window has ended the veto is taken back, so that a call is sent there: the probe. From then on the veto stands
 /// again until the probe has ended.
 ///
+/// One set has one of these: two would take back each other's vetoes.
+///
 /// # When all are open
 ///
 /// It fails open: where every endpoint has a veto, the balancer picks among all of them, and the calls go through, as
