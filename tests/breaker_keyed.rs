@@ -510,6 +510,25 @@ async fn a_breaker_lives_as_long_as_its_endpoint_and_takes_its_veto_along() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_veto_stands_as_soon_as_the_circuit_opens_and_goes_as_soon_as_it_closes() {
+    let fleet = Fleet::new();
+    let a = fleet.endpoints.snapshot().endpoints()[0].clone();
+    let breaker = fleet.breakers.breaker(&a).unwrap();
+    for _ in 0..2 {
+        assert!(a.eligibility().is_eligible());
+        breaker.admit().unwrap().settle(Verdict::Failure);
+    }
+    assert!(a.eligibility().is_forbidden_by(Veto::Breaker));
+    breaker.reset();
+    assert!(a.eligibility().is_eligible());
+    breaker.force(Force::Open);
+    let (sent, _) = fleet.calls(30).await;
+    assert_eq!(sent.get("a"), None, "by hand as well");
+    breaker.force(Force::None);
+    assert!(a.eligibility().is_eligible());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_call_that_outlives_its_endpoint_leaves_no_veto() {
     let fleet = Fleet::new();
     let a = fleet.endpoints.snapshot().endpoints()[0].clone();

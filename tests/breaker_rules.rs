@@ -549,6 +549,10 @@ fn a_change_that_cannot_be_is_an_error_that_names_it_and_changes_nothing() {
         field(|settings| settings.health_snapshot(secs(1))),
         ("health_snapshot", true)
     );
+    assert_eq!(
+        field(|settings| settings.on_transition(|_| ())),
+        ("on_transition", true)
+    );
     assert_eq!(field(BreakerBuilder::disabled), ("disabled", false));
     assert_eq!(field(|settings| settings.volume(0)), ("volume", false));
     assert_eq!(breaker.settings(), before);
@@ -644,6 +648,24 @@ async fn a_subscriber_is_woken_by_a_transition_and_by_the_end_of_the_breaker() {
     drop(breaker);
     assert!(told.is_woken());
     assert_eq!(told.poll_next(), std::task::Poll::Ready(None));
+}
+
+#[test]
+fn a_transition_allocates_nothing_and_a_subscriber_that_is_gone_changes_nothing() {
+    let breaker = builder().build().unwrap();
+    let allocations = || {
+        let flip = || {
+            breaker.force(Force::Open);
+            breaker.force(Force::None);
+        };
+        flip();
+        allocation_counter::measure(|| (0..100).for_each(|_| flip())).count_total
+    };
+    assert_eq!(allocations(), 0);
+    let told = breaker.transitions();
+    assert_eq!(allocations(), 0);
+    drop(told);
+    assert_eq!(allocations(), 0);
 }
 
 /// Calls at 300 a second, for two seconds, to a dependency that is up or down. How long it is `until` something is the case.

@@ -399,9 +399,10 @@ impl BreakerBuilder {
         self
     }
 
-    /// With what was drawn for another.
-    pub(super) fn with_seed_of(mut self, other: &Self) -> Self {
+    /// With what was drawn for another, and with its hook.
+    pub(super) fn with_seed_and_hook_of(mut self, other: &Self) -> Self {
         self.seed = other.seed;
+        self.hook = other.hook.clone();
         self
     }
 
@@ -480,6 +481,11 @@ impl BreakerBuilder {
         let snapshot = format!("{:?}", to.health_snapshot);
         let is_same = self.health_snapshot == to.health_snapshot;
         fixed("health_snapshot", is_same, &snapshot, build)?;
+        let is_same = match (&self.hook, &to.hook) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (one, other) => one.is_none() && other.is_none(),
+        };
+        fixed("on_transition", is_same, &"another hook", build)?;
         let by_hand = "use `Breaker::set_enabled`";
         fixed("disabled", self.enabled == to.enabled, &!to.enabled, by_hand)?;
         Ok(settings)

@@ -179,8 +179,9 @@ impl Breaker {
     /// What [`build`](BreakerBuilder::build) finds wrong, and what cannot change while calls go on: the rolling
     /// [`window`](BreakerBuilder::window), the number of [`last_outcomes`](BreakerBuilder::last_outcomes) and of
     /// [`probes`](BreakerBuilder::probes), [`hystrix`](BreakerBuilder::hystrix) with its
-    /// [`health_snapshot`](BreakerBuilder::health_snapshot), and the [`seed`](BreakerBuilder::seed). A breaker is switched
-    /// off by [`set_enabled`](Breaker::set_enabled). Nothing has changed then. A hook that is set here is not looked at.
+    /// [`health_snapshot`](BreakerBuilder::health_snapshot), the [`seed`](BreakerBuilder::seed) and the
+    /// [hook](BreakerBuilder::on_transition). A breaker is switched off by [`set_enabled`](Breaker::set_enabled). Nothing
+    /// has changed then.
     pub fn change(&self, change: impl FnOnce(BreakerBuilder) -> BreakerBuilder) -> Result<(), ConfigError> {
         let core = &self.shard().core;
         // The closure may do anything, so it runs without the lock.

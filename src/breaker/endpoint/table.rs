@@ -240,7 +240,7 @@ impl Shared {
         *self.each() = after.clone();
         for breaker in self.all(|_, breaker| Some(breaker.clone())) {
             let name = breaker.shared_name();
-            breaker.change(|own| after.clone().named(name).shadow(true).with_seed_of(&own))?;
+            breaker.change(|own| after.clone().named(name).shadow(true).with_seed_and_hook_of(&own))?;
         }
         Ok(())
     }

@@ -267,8 +267,8 @@ impl<K: Hash + Eq + Clone> Map<K> {
         writer.each = after.clone();
         for (_, breaker) in self.all() {
             let name = breaker.shared_name();
-            // It differs from the others in its name and its seed.
-            breaker.change(|each| after.clone().named(name).with_seed_of(&each))?;
+            // It differs from the others in its name, and perhaps in its seed.
+            breaker.change(|each| after.clone().named(name).with_seed_and_hook_of(&each))?;
         }
         Ok(())
     }
