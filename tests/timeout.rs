@@ -20,6 +20,7 @@ use http_body_util::{
     BodyExt, Empty, Full, StreamBody,
     channel::{Channel, Sender},
 };
+use proptest::prelude::*;
 use tokio::time::{Duration, Instant, advance, sleep};
 use tokio_test::{assert_pending, assert_ready, assert_ready_err, assert_ready_ok, task};
 use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt, service_fn};
@@ -1495,6 +1496,64 @@ mod per_request {
                 );
                 assert_eq!(start.elapsed(), ms(limit));
             }
+        }
+    }
+
+    /// From a millisecond to ten years, and deadlines from now to the end of the clock.
+    fn spans() -> impl Strategy<Value = Duration> {
+        let longest = LONGEST.as_secs() * 1000;
+        prop_oneof![1..100_u64, 1..=longest, Just(longest)].prop_map(ms)
+    }
+
+    fn deadlines() -> impl Strategy<Value = Duration> {
+        prop_oneof![spans(), any::<u64>().prop_map(ms), Just(Duration::ZERO)]
+    }
+
+    proptest! {
+        #[test]
+        fn a_call_ends_at_the_nearest_of_its_limits_to_the_millisecond_and_the_nearest_around_is_seen_below(
+            limit in spans(),
+            wanted in prop::option::of(spans()),
+            of_request in prop::option::of(deadlines()),
+            around in prop::option::of(deadlines()),
+        ) {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_time()
+                .start_paused(true)
+                .build()
+                .unwrap();
+            let own = wanted.unwrap_or(limit).min(of_request.unwrap_or(Duration::MAX));
+            let nearest = own.min(around.unwrap_or(Duration::MAX));
+            runtime.block_on(async {
+                let start = Instant::now();
+                let mut overrides = Overrides::new();
+                if let Some(wanted) = wanted {
+                    overrides = overrides.with_execution_limit(wanted).unwrap();
+                }
+                if let Some(deadline) = of_request.and_then(|after| start.checked_add(after)) {
+                    overrides = overrides.with_deadline(deadline);
+                }
+                let mut scope = CallScope::begin();
+                if let Some(deadline) = around.and_then(|after| start.checked_add(after)) {
+                    scope.narrow(deadline);
+                }
+                let service = ExecutionTimeoutLayer::new(limit).unwrap().per_request().layer(service_fn(
+                    move |_: Request<Empty<Bytes>>| async move {
+                        assert_eq!(scope::deadline(), Some(start + nearest));
+                        pending::<Result<(), BoxError>>().await
+                    },
+                ));
+                let mut call = Box::pin(service.oneshot(with(overrides)));
+                let error = poll_fn(|cx| scope.enter(|| call.as_mut().poll(cx))).await.unwrap_err();
+                if nearest.is_zero() {
+                    assert!(error.is::<NoTimeLeft>());
+                    assert_eq!(start.elapsed(), Duration::ZERO);
+                } else {
+                    // The deadline around is for whoever has set it.
+                    let told = error.downcast_ref::<ExecutionTimedOut>().unwrap().limit();
+                    assert_eq!((start.elapsed(), told), (own, own));
+                }
+            });
         }
     }
 

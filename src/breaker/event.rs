@@ -10,6 +10,7 @@ use tokio::sync::broadcast;
 
 use super::{
     engine::Change,
+    sync::Mutex,
     transitions::{KEPT, Transitions},
 };
 use crate::call::CircuitState;
@@ -173,15 +174,10 @@ impl fmt::Display for Transition {
 
 pub(super) type Hook = Arc<dyn Fn(&Transition) + Send + Sync>;
 
-#[expect(
-    clippy::disallowed_types,
-    reason = "taken only when the state changes, never on the way of a call through a closed or an open circuit"
-)]
-type Mutex<T> = std::sync::Mutex<T>;
-
 /// Brings changes into an order and tells of them in that order.
 ///
-/// The lock is held while the word changes and while the queue does, never while a hook or a subscriber runs. Only
+/// The lock is taken only when the state changes, never on the way of a call through a closed or an open circuit. It
+/// is held while the word changes and while the queue does, never while a hook or a subscriber runs. Only
 /// one thread tells at a time; what others, or the hook itself, change meanwhile is told by that thread afterwards.
 pub(super) struct Events {
     hook: Option<Hook>,

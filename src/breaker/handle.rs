@@ -119,6 +119,12 @@ impl Breaker {
         self.shards[0].look()
     }
 
+    /// That of a thread with this number.
+    #[cfg(all(test, outbound_loom))]
+    pub(super) fn lane(&self, lane: usize) -> &Arc<Shard> {
+        &self.shards[lane]
+    }
+
     /// The name it was given.
     pub fn name(&self) -> &str {
         &self.shard().core.name
@@ -644,6 +650,11 @@ impl Shard {
             Gate::Reject { state, retry_in } => self.reject(state, retry_in),
             Gate::Pass(_) | Gate::Shadowed(_) | Gate::Probe => self.reject(state, Some(Duration::ZERO)),
         }
+    }
+
+    #[cfg(all(test, outbound_loom))]
+    pub(super) fn machine(&self) -> &Machine {
+        &self.core.machine
     }
 
     #[inline]

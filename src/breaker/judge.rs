@@ -237,6 +237,7 @@ impl Ruling {
 }
 
 #[cfg(test)]
+#[cfg(not(outbound_loom))]
 mod tests {
     use super::*;
 

@@ -241,9 +241,15 @@ mod transitions;
 mod window;
 mod word;
 
+#[cfg(all(test, outbound_loom))]
+mod loom_tests;
 #[cfg(test)]
+#[cfg(not(outbound_loom))]
 mod model_tests;
+#[cfg(all(test, outbound_loom))]
+mod rules_loom_tests;
 #[cfg(test)]
+#[cfg(not(outbound_loom))]
 mod tests;
 
 #[cfg(feature = "endpoints")]

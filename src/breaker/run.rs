@@ -53,6 +53,7 @@ pub(super) fn is_later(seen: u64, generation: u16) -> bool {
 }
 
 #[cfg(test)]
+#[cfg(not(outbound_loom))]
 mod tests {
     use super::*;
 

@@ -125,6 +125,7 @@ fn mixed(number: u64) -> u64 {
 }
 
 #[cfg(test)]
+#[cfg(not(outbound_loom))]
 mod tests {
     use super::*;
     use crate::breaker::word::State;

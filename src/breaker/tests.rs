@@ -254,8 +254,14 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     proptest::collection::vec(op, 1..400)
 }
 
+/// Of about 200 steps each. `BREAKER_TRACES` asks for more.
+pub(super) fn traces() -> u32 {
+    let asked = std::env::var("BREAKER_TRACES").ok();
+    asked.map_or(400, |traces| traces.parse().unwrap())
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: traces(), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn the_engine_equals_a_model_that_recomputes_everything_from_all_outcomes(

@@ -355,6 +355,8 @@ pub fn deadline() -> Option<Instant> {
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
+    use proptest::prelude::*;
+
     use super::*;
     use crate::call::{FaultKind, NotRetried, Sent, Stop};
 
@@ -534,5 +536,66 @@ mod tests {
         assert!(panicked.is_err());
         assert_eq!(deadline(), None);
         assert!(scope.deadline().is_some(), "and the scope is whole");
+    }
+
+    /// Goes down through scopes, of which each may have a deadline of its own; the last of them waits.
+    fn descend(scopes: &[(u8, Option<Instant>)], nearest: Option<Instant>, now: Instant) {
+        let Some(((kind, own), below)) = scopes.split_first() else {
+            return;
+        };
+        let mut scope = match kind {
+            0 => CallScope::begin(),
+            1 => CallScope::join(),
+            _ => CallScope::join_or_begin(),
+        };
+        assert_eq!(scope.deadline(), nearest, "that of the call around holds");
+        own.iter().for_each(|own| scope.narrow(*own));
+        let nearest = nearest.into_iter().chain(*own).min();
+        let left = nearest.map(|nearest| nearest.checked_duration_since(now).unwrap_or_default());
+        assert_eq!((scope.deadline(), scope.remaining()), (nearest, left));
+        scope.enter(|| {
+            assert_eq!(deadline(), nearest);
+            descend(below, nearest, now);
+        });
+        assert_eq!(
+            scope.deadline(),
+            nearest,
+            "one that was narrowed below is no nearer above"
+        );
+    }
+
+    /// From long ago to the end of the clock.
+    fn instants() -> impl Strategy<Value = Duration> {
+        prop_oneof![
+            0..200_u64,
+            0..=crate::call::LONGEST.as_secs() * 1000,
+            any::<u64>(),
+            Just(u64::MAX),
+        ]
+        .prop_map(Duration::from_millis)
+    }
+
+    proptest! {
+        #[test]
+        fn of_any_deadlines_in_any_scopes_the_nearest_holds_and_never_is_less_than_nothing_left(
+            scopes in prop::collection::vec((0_u8..3, prop::option::of(instants())), 0..8),
+            passed in 0_u64..400,
+        ) {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_time()
+                .start_paused(true)
+                .build()
+                .unwrap();
+            runtime.block_on(async {
+                let base = Instant::now();
+                let scopes: Vec<_> = scopes
+                    .into_iter()
+                    .map(|(kind, after)| (kind, after.and_then(|after| base.checked_add(after))))
+                    .collect();
+                tokio::time::advance(Duration::from_millis(passed)).await;
+                descend(&scopes, None, base + Duration::from_millis(passed));
+            });
+            prop_assert_eq!(deadline(), None);
+        }
     }
 }

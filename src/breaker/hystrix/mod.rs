@@ -8,7 +8,10 @@
 mod ticks;
 mod verdicts;
 
+#[cfg(all(test, outbound_loom))]
+mod loom_tests;
 #[cfg(test)]
+#[cfg(not(outbound_loom))]
 mod tests;
 
 use std::time::Duration;

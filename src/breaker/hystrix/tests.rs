@@ -979,7 +979,7 @@ mod model {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig { cases: crate::breaker::tests::traces(), failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
         fn the_machines_equal_a_model_that_judges_each_tick_in_time_by_all_outcomes(
