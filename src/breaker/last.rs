@@ -9,7 +9,7 @@ use super::{
 const GENERATION: u32 = 48;
 const BELOW: u64 = (1 << GENERATION) - 1;
 const SLOW: u32 = 24;
-const SLOW_MASK: u64 = (1 << SLOW) - 1;
+const SUM_MASK: u64 = (1 << SLOW) - 1;
 
 /// In a place: there is an outcome.
 const TAKEN: u64 = 1;
@@ -27,7 +27,7 @@ pub(super) struct Last {
     places: Box<[AtomicU64]>,
     /// How many outcomes there were in this generation.
     count: AtomicU64,
-    /// `failures: 24 | slow: 24`.
+    /// `failures: 24 | slow: 24`, each modulo its range.
     sums: AtomicU64,
 }
 
@@ -54,17 +54,31 @@ impl Last {
         if is_later(before >> GENERATION, generation) {
             // The generation ended while this thread was held up: what came since stays.
             let place = self.places.get(position as usize)?;
-            let _ = place.compare_exchange(stamp | outcome, before, SeqCst, SeqCst);
+            if place
+                .compare_exchange(stamp | outcome, before, SeqCst, SeqCst)
+                .is_err()
+            {
+                self.book((before >> GENERATION) as u16, 0, before);
+            }
             return None;
         }
         let gone = if before & !BELOW == stamp { before } else { 0 };
-        renew(&self.sums, generation, |sums| {
-            let failures = (sums >> SLOW) + flag(outcome, FAILED) - flag(gone, FAILED).min(sums >> SLOW);
-            let slow = sums & SLOW_MASK;
-            let slow = slow + flag(outcome, TOOK_LONG) - flag(gone, TOOK_LONG).min(slow);
-            failures << SLOW | slow
-        })?;
+        self.book(generation, outcome, gone)?;
         self.figures(generation)
+    }
+
+    /// One outcome has come into the ring, and another has left it. A thread may book that one has left before another
+    /// books that it came, so a sum may be below zero for a moment.
+    fn book(&self, generation: u16, come: u64, gone: u64) -> Option<u64> {
+        renew(&self.sums, generation, |sums| {
+            let sum = |at: u32, which| {
+                (sums >> at)
+                    .wrapping_add(flag(come, which))
+                    .wrapping_sub(flag(gone, which))
+                    & SUM_MASK
+            };
+            sum(SLOW, FAILED) << SLOW | sum(0, TOOK_LONG)
+        })
     }
 
     /// What the ring holds. `None`: that generation is over, or has not begun.
@@ -75,11 +89,15 @@ impl Last {
         };
         let sums = of(&self.sums)?;
         let total = of(&self.count)?.min(self.length());
-        let failures = sums >> SLOW;
+        let sum = |at: u32| match sums >> at & SUM_MASK {
+            below_zero if below_zero > SUM_MASK / 2 => 0,
+            sum => sum.min(total),
+        };
+        let failures = sum(SLOW);
         Some(Figures {
-            successes: total.saturating_sub(failures),
+            successes: total - failures,
             failures,
-            slow: sums & SLOW_MASK,
+            slow: sum(0),
         })
     }
 }
