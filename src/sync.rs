@@ -97,6 +97,14 @@ mod by_loom {
                     self.access([ordering; 2], |at| at.store(number, ordering));
                 }
 
+                pub(crate) fn swap(&self, number: $number, ordering: Ordering) -> $number {
+                    self.access([ordering; 2], |at| at.swap(number, ordering))
+                }
+
+                pub(crate) fn fetch_min(&self, number: $number, ordering: Ordering) -> $number {
+                    self.access([ordering; 2], |at| at.fetch_min(number, ordering))
+                }
+
                 pub(crate) fn fetch_add(&self, number: $number, ordering: Ordering) -> $number {
                     self.access([ordering; 2], |at| at.fetch_add(number, ordering))
                 }

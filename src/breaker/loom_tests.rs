@@ -14,7 +14,7 @@ use loom::thread;
 
 use super::{
     Breaker, Cause, Permit,
-    engine::{Change, Engine, Gate, Settings},
+    engine::{Change, Engine, Gate, More, Settings},
     hystrix::HystrixRelease,
     judge::Judge,
     window::{BUCKETS, Window},
@@ -43,6 +43,7 @@ pub(super) fn settings(volume: u32, hystrix: Option<HystrixRelease>) -> Settings
         enabled: true,
         hystrix: hystrix.map(|release| (release, Duration::from_nanos(SECOND / 2))),
         lanes: 2,
+        more: More::default(),
     }
 }
 
@@ -63,7 +64,7 @@ impl Watched {
             let told = (transition.from(), transition.to(), transition.cause());
             log.lock().unwrap().push(told);
         };
-        let breaker = Breaker::with("x".into(), settings, Some(Arc::new(hook)));
+        let breaker = Breaker::with(Breaker::builder("x").on_transition(hook), settings);
         Arc::new(Watched { breaker, told })
     }
 
@@ -284,7 +285,7 @@ mod engine {
                 .take_probe(|| now)
                 .ok()
                 .map(|change| (change.to, Some(change))),
-            Gate::Reject { .. } => None,
+            Gate::Shadowed(_) | Gate::Reject { .. } => None,
         }
     }
 

@@ -16,7 +16,7 @@ use proptest::prelude::*;
 
 use super::{
     Breaker, Cause, Counts, Force, HystrixRelease, Transition,
-    engine::{Change, Engine, Gate, Settings, Step},
+    engine::{Change, Engine, Gate, More, Settings, Step},
     judge::Judge,
     window::BUCKETS,
     word::{DISABLED, FORCED_CLOSED, FORCED_OPEN, State, Word},
@@ -38,6 +38,7 @@ fn settings(volume: u32, percent: u32, lanes: usize) -> Settings {
         enabled: true,
         hystrix: None,
         lanes,
+        more: More::default(),
     }
 }
 
@@ -636,7 +637,7 @@ fn do_anything(seed: u64, machine: Option<HystrixRelease>) {
     let hook = move |transition: &Transition| {
         log.lock().unwrap().push((transition.from(), transition.to()));
     };
-    let breaker = Breaker::with("x".into(), settings, Some(Arc::new(hook)));
+    let breaker = Breaker::with(Breaker::builder("x").on_transition(hook), settings);
     let clock = AtomicU64::new(0);
     let now = || clock.load(Ordering::Relaxed);
     let rejected: u64 = thread::scope(|scope| {

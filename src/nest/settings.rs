@@ -91,7 +91,7 @@ impl Parts<'_> {
             ("breaker volume", breaker(&|breaker| breaker.volume().to_string())),
             (
                 "breaker error percent",
-                breaker(&|breaker| breaker.error_percent().to_string()),
+                breaker(&|breaker| or_none(breaker.error_percent().map(|percent| percent.to_string()))),
             ),
             (
                 "breaker sleep window",
