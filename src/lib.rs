@@ -8,6 +8,7 @@
 //! | `RecordTrail` | [`observe`] | marks where a call begins and ends; puts its trail on the outcome |
 //! | `Fallback` | [`fallback`] | answers in place of an error |
 //! | `CircuitBreaker` | [`breaker`] | rejects while the dependency is down |
+//! | `KeyedBreaker` | [`breaker`] | rejects by host, route or another key; in the place of `CircuitBreaker` |
 //! | `ExecutionTimeout` | [`timeout`] | limits the whole call, and sets its deadline |
 //! | `Bulkhead` | [`bulkhead`] | limits how many calls are in flight at once |
 //! | `CollectBody` | [`collect`] | reads the answer's body before the call ends |
@@ -15,6 +16,7 @@
 //! | `StatusErrorClassifier` | [`classify`] | turns statuses into errors, and says whose fault they are |
 //! | `IdempotentRetry` | [`retry`] | sends again at once, to the same or to the next endpoint |
 //! | `LoadBalance` | [`balance`] | picks an endpoint for each attempt |
+//! | `EndpointBreaker` | [`breaker`] | keeps the balancer from an endpoint that is not well |
 //! | `ReadTimeout` | [`timeout`] | limits the server's silence |
 //! | `GrpcErrorClassifier` | [`classify`] | reads gRPC statuses, in headers and trailers |
 //! | `SendDeadline` | [`timeout`] | tells the server how much time is left |

@@ -4,7 +4,7 @@
     unused_imports,
     reason = "which are used depends on the layers that are switched on"
 )]
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
 use tower::ServiceBuilder;
 #[allow(
@@ -79,6 +79,27 @@ pub trait ServiceBuilderExt<L>: sealed::Sealed + Sized {
         self,
         breaker: crate::breaker::Breaker,
     ) -> ServiceBuilder<Stack<crate::breaker::CircuitBreakerLayer, L>>;
+
+    /// Rejects calls by the breaker of their key, such as the host: see
+    /// [`KeyedBreakerLayer`](crate::breaker::KeyedBreakerLayer).
+    #[cfg(feature = "breaker")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "breaker")))]
+    fn keyed_breakers<Q, F, Req>(
+        self,
+        breakers: crate::breaker::Breakers<Q>,
+        key: F,
+    ) -> ServiceBuilder<Stack<crate::breaker::KeyedBreakerLayer<Q, F>, L>>
+    where
+        Q: ?Sized + ToOwned,
+        F: Fn(&Req) -> Option<Cow<'_, Q>>;
+
+    /// Keeps the balancer from endpoints that are not well. It belongs right below load balancing.
+    #[cfg(all(feature = "breaker", feature = "endpoints"))]
+    #[cfg_attr(docsrs, doc(cfg(all(feature = "breaker", feature = "endpoints"))))]
+    fn endpoint_breakers(
+        self,
+        breakers: crate::breaker::EndpointBreakers,
+    ) -> ServiceBuilder<Stack<crate::breaker::EndpointBreakerLayer, L>>;
 
     /// Limits the whole call: retries, waits and sleeps included, though not the time before the call in which the
     /// stack is polled for readiness. For requests with limits of their own put in
@@ -209,6 +230,27 @@ impl<L> ServiceBuilderExt<L> for ServiceBuilder<L> {
         breaker: crate::breaker::Breaker,
     ) -> ServiceBuilder<Stack<crate::breaker::CircuitBreakerLayer, L>> {
         self.layer(crate::breaker::CircuitBreakerLayer::new(breaker))
+    }
+
+    #[cfg(feature = "breaker")]
+    fn keyed_breakers<Q, F, Req>(
+        self,
+        breakers: crate::breaker::Breakers<Q>,
+        key: F,
+    ) -> ServiceBuilder<Stack<crate::breaker::KeyedBreakerLayer<Q, F>, L>>
+    where
+        Q: ?Sized + ToOwned,
+        F: Fn(&Req) -> Option<Cow<'_, Q>>,
+    {
+        self.layer(crate::breaker::KeyedBreakerLayer::new(breakers, key))
+    }
+
+    #[cfg(all(feature = "breaker", feature = "endpoints"))]
+    fn endpoint_breakers(
+        self,
+        breakers: crate::breaker::EndpointBreakers,
+    ) -> ServiceBuilder<Stack<crate::breaker::EndpointBreakerLayer, L>> {
+        self.layer(crate::breaker::EndpointBreakerLayer::new(breakers))
     }
 
     #[cfg(feature = "timeout")]

@@ -48,6 +48,8 @@ contract! {
     tower_retry: OfTowerRetry [TowerRetryLayer];
     load_balance: OfLoadBalance [LoadBalanceLayer];
     circuit_breaker: OfCircuitBreaker [CircuitBreakerLayer];
+    keyed_breaker: OfKeyedBreaker [KeyedBreakerLayer];
+    endpoint_breaker: OfEndpointBreaker [EndpointBreakerLayer];
     bulkhead: OfBulkhead [BulkheadLayer];
     fallback: OfFallback [FallbackLayer];
     collect_body: OfCollectBody [CollectBodyLayer];
@@ -67,6 +69,7 @@ contract! {
     balance_over_read_timeout: BalanceOverRead [LoadBalanceLayer ReadTimeoutLayer];
     balance_over_grpc: BalanceOverGrpc [LoadBalanceLayer GrpcErrorClassifierLayer];
     balance_over_breaker: BalanceOverBreaker [LoadBalanceLayer CircuitBreakerLayer];
+    balance_over_endpoint_breaker: BalanceOverEndpointBreaker [LoadBalanceLayer EndpointBreakerLayer];
     nest: TheNest [];
     hystrix_shell: HystrixShell [HystrixLayer];
     feign_shell: FeignShell [FeignLayer];

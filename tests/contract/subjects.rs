@@ -1,6 +1,7 @@
 //! What the contract is checked over: each layer alone, pairs, and the nest.
 
 use std::{
+    borrow::Cow,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -12,7 +13,10 @@ use tower::{BoxError, Layer, ServiceBuilder, retry::Policy};
 use tower_outbound::{
     Nest, ServiceBuilderExt,
     balance::{BalanceHandle, LoadBalanceLayer, WhenEmpty},
-    breaker::{Breaker, CircuitBreakerLayer, Force},
+    breaker::{
+        Breaker, BreakerBuilder, Breakers, CircuitBreakerLayer, EndpointBreakerLayer, EndpointBreakers,
+        Force, KeyedBreakerLayer,
+    },
     bulkhead::{Bulkhead, BulkheadLayer, Slot},
     call::{
         ByFault, ByTrailers, CircuitState, DeadlineHeader, Endpoint, Endpoints, ErrorRef, RetryBudget,
@@ -125,6 +129,21 @@ subjects! {
         let breaker = breaker();
         Setup::new(CircuitBreakerLayer::new(breaker.clone()).layer(inner)).breaks(breaker)
     };
+    OfKeyedBreaker: Get => Get, Can::ONCE, |inner| {
+        let keys: Breakers<str> = Breakers::new(each()).unwrap();
+        let layer = KeyedBreakerLayer::new(keys.clone(), |_: &Get| Some(Cow::Borrowed("orders")));
+        Setup::new(layer.layer(inner)).breaks_by_key(keys)
+    };
+    OfEndpointBreaker: Get => Get, Can::ONCE, |inner| {
+        let breakers = endpoint_breakers(Endpoints::from_list(["orders:80"]).unwrap());
+        let layers = ServiceBuilder::new()
+            .map_request(|mut request: Get| {
+                *request.uri_mut() = Uri::from_static("http://orders:80/7");
+                request
+            })
+            .layer(EndpointBreakerLayer::new(breakers.clone()));
+        Setup::new(layers.service(inner)).breaks_by_endpoint(breakers)
+    };
     OfBulkhead: Get => Get, Can::ONCE, |inner| {
         let bulkhead = bulkhead(0);
         Setup::new(BulkheadLayer::new(bulkhead.clone()).layer(inner)).limits(bulkhead)
@@ -219,6 +238,13 @@ subjects! {
         let figures = balance.handle();
         let layers = ServiceBuilder::new().layer(balance).circuit_breaker(breaker.clone());
         Setup::new(layers.service(inner)).balances(figures).breaks(breaker)
+    };
+    BalanceOverEndpointBreaker: Get => Get, Can::ONCE, |inner| {
+        let one = Endpoints::from_list(["a:1"]).unwrap();
+        let balance = LoadBalanceLayer::new(one.clone()).when_empty(WhenEmpty::Wait(LIMIT)).unwrap();
+        let (figures, breakers) = (balance.handle(), endpoint_breakers(one));
+        let layers = ServiceBuilder::new().layer(balance).endpoint_breakers(breakers.clone());
+        Setup::new(layers.service(inner)).balances(figures).breaks_by_endpoint(breakers)
     };
     TheNest: Get => Upload, Can::attempts(4), |inner| {
         let nest = Nest::builder("orders", endpoints())
@@ -320,12 +346,18 @@ fn balance() -> LoadBalanceLayer {
 
 /// One that opens when it is told to, and not by the few failures of a check.
 fn breaker() -> Breaker {
+    each().build().unwrap()
+}
+
+fn each() -> BreakerBuilder {
     Breaker::builder("orders")
         .volume(VOLUME)
         .sleep_window(SLEEP_WINDOW)
         .probe_lease(10 * LIMIT)
-        .build()
-        .unwrap()
+}
+
+fn endpoint_breakers(endpoints: Endpoints) -> EndpointBreakers {
+    EndpointBreakers::new(endpoints, each()).unwrap()
 }
 
 /// As many as there are calls at once in any check.
@@ -358,6 +390,11 @@ fn scopes() -> u64 {
             + u64::from(scope.deadline().is_some())
             + u64::from(scope.picked().is_some())
     })
+}
+
+fn count(breakers: &EndpointBreakers, which: fn(&Endpoint, CircuitState) -> bool) -> u64 {
+    let states = breakers.states().into_iter();
+    states.filter(|(endpoint, state)| which(endpoint, *state)).count() as u64
 }
 
 impl<Req> Setup<Req> {
@@ -411,22 +448,58 @@ impl<Req> Setup<Req> {
         self
     }
 
-    fn breaks(mut self, breaker: Breaker) -> Self {
-        let probed = breaker.clone();
+    /// A call is the probe of a circuit that was open.
+    fn probes(mut self, breaker: impl Fn() -> Breaker + 'static) -> Self {
         let trip = move || {
+            let probed = breaker();
             for _ in 0..VOLUME {
                 // The first ones that come after it has opened are rejected.
                 if let Ok(permit) = probed.admit() {
                     permit.settle(Verdict::Failure);
                 }
             }
-            assert_eq!(probed.state(), CircuitState::Open);
+            assert_eq!(probed.unforced_state(), CircuitState::Open);
         };
         self.states.push((
             "as the probe of a circuit that was open",
             Box::new(trip),
             SLEEP_WINDOW,
         ));
+        self
+    }
+
+    /// What it rejects it asks for readiness below all the same, as the key is not known before the call.
+    fn breaks_by_key(mut self, keys: Breakers<str>) -> Self {
+        let probed = keys.clone();
+        self = self.probes(move || probed.breaker("orders").unwrap());
+        let circuits = keys.clone();
+        let closed = move || {
+            let of_key = circuits.breaker("orders").unwrap();
+            u64::from(of_key.state() == CircuitState::Closed)
+        };
+        self.health.push(("closed circuits", Box::new(closed)));
+        self.gauges
+            .push(("calls without a breaker", Box::new(move || keys.unkept())));
+        self
+    }
+
+    fn breaks_by_endpoint(mut self, breakers: EndpointBreakers) -> Self {
+        let probed = breakers.clone();
+        self = self.probes(move || {
+            let (endpoint, _) = probed.states().remove(0);
+            probed.breaker(&endpoint).unwrap()
+        });
+        let circuits = breakers.clone();
+        let closed = move || count(&circuits, |_, state| state == CircuitState::Closed);
+        self.health.push(("closed circuits", Box::new(closed)));
+        let eligible = move || count(&breakers, |endpoint, _| endpoint.eligibility().is_eligible());
+        self.health.push(("endpoints without a veto", Box::new(eligible)));
+        self
+    }
+
+    fn breaks(mut self, breaker: Breaker) -> Self {
+        let probed = breaker.clone();
+        self = self.probes(move || probed.clone());
         let (open, close) = (breaker.clone(), breaker.clone());
         self.reject = Some((
             Box::new(move || open.force(Force::Open)),

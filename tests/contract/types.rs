@@ -7,7 +7,10 @@ use tower::Service;
 use tower_outbound::{
     Nest,
     balance::{BalanceHandle, LoadBalance, LoadBalanceLayer},
-    breaker::{Breaker, CircuitBreaker, CircuitBreakerLayer, Permit},
+    breaker::{
+        Breaker, Breakers, CircuitBreaker, CircuitBreakerLayer, EndpointBreaker, EndpointBreakerLayer,
+        EndpointBreakers, KeyedBreaker, KeyedBreakerLayer, Permit, Transitions,
+    },
     bulkhead::{Bulkhead, BulkheadLayer, BulkheadService, Slot},
     call::{
         AnswerBodyFailed, AnswerTooLarge, BoxError, BudgetSlot, BulkheadFull, CallFailed, CircuitOpen,
@@ -59,6 +62,9 @@ fn sent<T: Send + 'static>() {}
 
 fn error<T: Error + Send + Sync + 'static>() {}
 
+/// A way to read a key that has a name.
+type Host = fn(&Get) -> Option<std::borrow::Cow<'_, str>>;
+
 /// A fallback that has a name.
 type Answer = fn(ErrorRef<'_>) -> std::future::Ready<Result<http::Response<ScriptedBody>, BoxError>>;
 
@@ -81,6 +87,8 @@ fn services_and_their_futures_go_to_other_threads_if_those_below_do() {
     service::<IdempotentRetry<Probe>, Get>();
     service::<LoadBalance<Probe>, Get>();
     service::<CircuitBreaker<Probe>, Get>();
+    service::<KeyedBreaker<Probe, str, Host>, Get>();
+    service::<EndpointBreaker<Probe>, Get>();
     service::<BulkheadService<Probe>, Get>();
     service::<Fallback<Probe, Answer>, Get>();
     service::<CollectBody<Probe>, Get>();
@@ -124,6 +132,10 @@ fn layers_handles_and_settings_are_kept_where_all_tasks_see_them() {
     shared::<IdempotentRetryLayer>();
     shared::<LoadBalanceLayer>();
     shared::<CircuitBreakerLayer>();
+    shared::<KeyedBreakerLayer<str, Host>>();
+    shared::<EndpointBreakerLayer>();
+    shared::<Breakers<str>>();
+    shared::<EndpointBreakers>();
     shared::<BulkheadLayer>();
     shared::<Bulkhead>();
     shared::<FallbackLayer<Answer>>();
@@ -152,6 +164,7 @@ fn layers_handles_and_settings_are_kept_where_all_tasks_see_them() {
     sent::<SpringNestBuilder>();
     sent::<NestBuilder>();
     sent::<Permit>();
+    sent::<Transitions>();
     sent::<Slot>();
     sent::<BudgetSlot>();
     sent::<ReadBody<ScriptedBody>>();
