@@ -1,0 +1,60 @@
+//! The rules, driven by the simulation of `examples/balance_sim`: a small and short form of it, from fixed seeds, with
+//! limits that leave some 15 % to what it shows in full.
+#![allow(
+    dead_code,
+    clippy::expect_used,
+    reason = "what the example has is not all used here, and stops when it fails"
+)]
+
+#[path = "../examples/balance_sim/balancers.rs"]
+mod balancers;
+#[path = "../examples/balance_sim/model.rs"]
+mod model;
+#[path = "../examples/balance_sim/scenario.rs"]
+mod scenario;
+
+use balancers::balancer;
+use model::{Outcome, Simulation};
+use scenario::Scenario;
+
+fn run(name: &str, load: f64, rule: &str) -> Outcome {
+    let scenario = Scenario::new(name, load).unwrap().small();
+    Simulation::new(&scenario, 1000, |seed| balancer(rule, seed).unwrap()).run()
+}
+
+#[test]
+fn with_antagonists_the_tail_is_a_part_of_that_of_towers_balancer() {
+    let (tower, ewma) = (run("antag", 0.9, "tower"), run("antag", 0.9, "ewma"));
+    let ratio = ewma.p99 / tower.p99;
+    println!(
+        "antag 90 %: {:.1} and {:.1} ms, {ratio:.3}",
+        tower.p99 * 1e3,
+        ewma.p99 * 1e3
+    );
+    assert!(ratio <= 0.99, "{ratio}");
+}
+
+#[test]
+fn among_equals_it_is_no_worse() {
+    let (tower, ewma) = (run("homog", 0.9, "tower"), run("homog", 0.9, "ewma"));
+    let ratio = ewma.p99 / tower.p99;
+    println!("homog 90 %: {ratio:.3}");
+    assert!(ratio <= 0.99, "{ratio}");
+}
+
+#[test]
+fn servers_that_become_slow_or_fail_at_once_are_hardly_seen() {
+    let (calm, slow) = (run("calm", 0.7, "ewma"), run("slow", 0.7, "ewma"));
+    let ratio = slow.event_p999 / calm.event_p999;
+    let burst = run("burst", 0.7, "ewma");
+    println!("slow: {ratio:.3}; burst: {:.5}", burst.event_errors);
+    assert!(ratio <= 9.9, "{ratio}");
+    assert!(burst.event_errors <= 0.99, "{}", burst.event_errors);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_outcome() {
+    let one = run("homog", 0.3, "ewma");
+    let other = run("homog", 0.3, "ewma");
+    assert_eq!((one.calls, one.mean), (other.calls, other.mean));
+}
