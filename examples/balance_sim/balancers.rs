@@ -35,7 +35,19 @@ pub(crate) fn balancer(name: &str, seed: u64) -> Option<Box<dyn Balancer>> {
         "least-loaded" => Arc::new(LeastLoaded::seeded(seed)),
         "ewma" => Arc::new(Ewma::seeded(seed)),
         "best-available" => RibbonRule::BestAvailable.rule(),
-        _ => return None,
+        // With another number of choices: `ewma3`, or over the whole set: `ewma3@all`.
+        other => {
+            let settings = other.strip_prefix("ewma")?;
+            let (choices, whole) = match settings.strip_suffix("@all") {
+                Some(choices) => (choices, true),
+                None => (settings, false),
+            };
+            let mut builder = Ewma::builder().choices(choices.parse().ok()?).seeded(seed);
+            if whole {
+                builder = builder.whole_set();
+            }
+            Arc::new(builder.build().ok()?)
+        }
     };
     Some(Box::new(Ours::new(rule)))
 }

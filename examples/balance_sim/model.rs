@@ -371,12 +371,20 @@ impl<'a> Simulation<'a> {
     }
 
     fn in_event(&self) -> bool {
-        let lasts = if self.scenario.joining > 0 {
+        let from = self.event_from();
+        (from..from + self.event_lasts()).contains(&(self.seconds() - self.scenario.warm_up))
+    }
+
+    fn event_from(&self) -> f64 {
+        EVENT_FROM * self.scenario.measured
+    }
+
+    fn event_lasts(&self) -> f64 {
+        if self.scenario.joining > 0 {
             JOIN_LASTS
         } else {
-            EVENT_LASTS
-        };
-        (EVENT..EVENT + lasts).contains(&(self.seconds() - WARM_UP))
+            EVENT_LASTS * self.scenario.measured
+        }
     }
 
     fn antagonist(&mut self, server: usize) {

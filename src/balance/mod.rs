@@ -76,7 +76,7 @@
 //!
 //! | setting | default | |
 //! | --- | --- | --- |
-//! | [`rule`](LoadBalanceLayer::rule) | [`Ewma`] | the soonest of eight; Ribbon's is [`AvailabilityFiltering`] |
+//! | [`rule`](LoadBalanceLayer::rule) | [`Ewma`] | the soonest of ten; Ribbon's is [`AvailabilityFiltering`] |
 //! | [`classify`](LoadBalanceLayer::classify) | [`ByFault`](crate::call::ByFault) | an answer is a success; a rejection is neither |
 //! | [`ribbon_stats`](LoadBalanceLayer::ribbon_stats) | Ribbon's: 3 connection failures, 10 s to 30 s | only its rules look at them |
 //! | [`host_header`](LoadBalanceLayer::host_header) | [`OfEndpoint`](crate::call::HostHeader::OfEndpoint) | as Ribbon |

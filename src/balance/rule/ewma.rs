@@ -16,7 +16,7 @@ use crate::call::{ConfigError, config};
 
 const NAME: &str = "Ewma";
 
-const CHOICES: usize = 8;
+const CHOICES: usize = 10;
 const MOST_CHOICES: usize = 16;
 const DECAY: Duration = Duration::from_secs(1);
 const RECOVERY: Duration = Duration::from_secs(10);
@@ -40,7 +40,7 @@ const FOR_EACH_IN_FLIGHT: f32 = 2.0;
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 const MOST_LOOKS: usize = 512;
 
-/// Draws five candidates and takes the one that is likely to answer soonest. It is the default.
+/// Draws ten candidates and takes the one that is likely to answer soonest. It is the default.
 ///
 /// What it expects of an endpoint is the mean of its [response times](Candidate::response_time) of late, or the [time that
 /// its attempts in flight have waited](Candidate::waiting), if that is longer, times their number and one. So it keeps
@@ -97,9 +97,9 @@ pub struct Ewma {
 ///
 /// | setting | default |
 /// | --- | --- |
-/// | [`choices`](EwmaBuilder::choices) | 5 |
+/// | [`choices`](EwmaBuilder::choices) | 10 |
 /// | [`decay`](EwmaBuilder::decay) | 1 s |
-/// | [`recovery`](EwmaBuilder::recovery) | 8 s |
+/// | [`recovery`](EwmaBuilder::recovery) | 10 s |
 /// | [`slow_start`](EwmaBuilder::slow_start) | 4 s |
 /// | [`subset`](EwmaBuilder::subset), [`whole_set`](EwmaBuilder::whole_set) | as large as [needed](Ewma#subset), from 20 on |
 /// | [`seed`](EwmaBuilder::seed) | drawn |
@@ -112,6 +112,7 @@ pub struct EwmaBuilder {
     slow_start: Duration,
     size: Size,
     seed: Option<u64>,
+    draws: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -162,6 +163,7 @@ impl Ewma {
             slow_start: SLOW_START,
             size: Size::AsNeeded,
             seed: None,
+            draws: None,
         }
     }
 
@@ -481,6 +483,12 @@ impl EwmaBuilder {
         self
     }
 
+    /// With draws and a part that this seed determines, for tests: they are shared by all threads.
+    pub fn seeded(mut self, seed: u64) -> Self {
+        self.draws = Some(seed);
+        self.seed(seed)
+    }
+
     /// The rule.
     ///
     /// # Errors
@@ -504,6 +512,7 @@ impl EwmaBuilder {
             ));
         }
         let seed = self.seed.unwrap_or_else(|| fastrand::u64(..));
-        Ok(Ewma::with(self, seed, Dice::default()))
+        let dice = self.draws.map_or_else(Dice::default, Dice::seeded);
+        Ok(Ewma::with(self, seed, dice))
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! | rule | picks | looks at |
 //! | --- | --- | --- |
-//! | [`Ewma`] (the default) | of eight drawn the one that is likely to answer soonest | eight endpoints |
+//! | [`Ewma`] (the default) | of ten drawn the one that is likely to answer soonest | ten endpoints |
 //! | [`LeastLoaded`] | of two drawn the one with fewer attempts in flight | two |
 //! | [`RoundRobin`] | one after the other, from the first on | one |
 //! | [`WeightedRoundRobin`] | the same, each as often as its weight says | one |
