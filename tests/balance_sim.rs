@@ -23,34 +23,29 @@ fn run(name: &str, load: f64, rule: &str) -> Outcome {
     Simulation::new(&scenario, 1, |seed| balancer(rule, seed).unwrap()).run()
 }
 
+// The ratios that these seeds show: 0.36, 0.84 and 1.11; the share of errors 0.064 %.
+
 #[test]
 fn with_antagonists_the_tail_is_a_part_of_that_of_towers_balancer() {
     let (tower, ewma) = (run("antag", 0.9, "tower"), run("antag", 0.9, "ewma"));
     let ratio = ewma.p99 / tower.p99;
-    println!(
-        "antag 90 %: {:.1} and {:.1} ms, {ratio:.3}",
-        tower.p99 * 1e3,
-        ewma.p99 * 1e3
-    );
-    assert!(ratio <= 0.99, "{ratio}");
+    assert!(ratio <= 0.42, "{ratio:.3}");
 }
 
 #[test]
-fn among_equals_it_is_no_worse() {
+fn among_equals_the_tail_is_shorter_as_well() {
     let (tower, ewma) = (run("homog", 0.9, "tower"), run("homog", 0.9, "ewma"));
     let ratio = ewma.p99 / tower.p99;
-    println!("homog 90 %: {ratio:.3}");
-    assert!(ratio <= 0.99, "{ratio}");
+    assert!(ratio <= 0.97, "{ratio:.3}");
 }
 
 #[test]
 fn servers_that_become_slow_or_fail_at_once_are_hardly_seen() {
     let (calm, slow) = (run("calm", 0.7, "ewma"), run("slow", 0.7, "ewma"));
     let ratio = slow.event_p999 / calm.event_p999;
-    let burst = run("burst", 0.7, "ewma");
-    println!("slow: {ratio:.3}; burst: {:.5}", burst.event_errors);
-    assert!(ratio <= 9.9, "{ratio}");
-    assert!(burst.event_errors <= 0.99, "{}", burst.event_errors);
+    assert!(ratio <= 1.28, "{ratio:.3}");
+    let errors = run("burst", 0.7, "ewma").event_errors;
+    assert!(errors <= 0.000_75, "{errors:.5}");
 }
 
 #[test]

@@ -458,7 +458,7 @@ impl EwmaBuilder {
     }
 
     /// For how long an endpoint that comes into a set gets less than its part: a tenth at first, then more and more. Zero:
-    /// all at once. What comes with as many others as there were before does not begin slowly.
+    /// all at once. Where most of a set is new, nothing of it begins slowly.
     pub fn slow_start(mut self, slow_start: Duration) -> Self {
         self.slow_start = slow_start;
         self
