@@ -15,7 +15,7 @@ pub(crate) trait Balancer: Send {
     /// These servers are there from the beginning.
     fn start(&mut self, servers: &[usize]);
     /// These have joined.
-    fn join(&mut self, servers: &[usize]);
+    fn join(&mut self, servers: &[usize], now: Duration);
     fn pick(&mut self, now: Duration) -> (usize, Ticket);
     fn end(&mut self, ticket: Ticket, failed: bool, now: Duration);
 }
@@ -84,7 +84,7 @@ impl Balancer for Ours {
         self.endpoints.replace(servers.iter().copied().map(endpoint));
     }
 
-    fn join(&mut self, servers: &[usize]) {
+    fn join(&mut self, servers: &[usize], _: Duration) {
         let mut all = self.endpoints.snapshot().endpoints().to_vec();
         all.extend(servers.iter().copied().map(endpoint));
         self.endpoints.replace(all);
@@ -162,17 +162,20 @@ impl PeakEwma {
 
 impl Balancer for Tower {
     fn start(&mut self, servers: &[usize]) {
-        self.join(servers);
+        self.join(servers, Duration::ZERO);
     }
 
-    fn join(&mut self, servers: &[usize]) {
+    fn join(&mut self, servers: &[usize], now: Duration) {
         let new = PeakEwma {
             pending: 0,
             estimate: TOWERS_FIRST,
-            at: Duration::ZERO,
+            at: now,
         };
         let most = servers.iter().max().map_or(0, |most| most + 1);
         self.loads.resize(self.loads.len().max(most), new);
+        for &server in servers {
+            self.loads[server] = new;
+        }
         self.set.extend(servers);
     }
 

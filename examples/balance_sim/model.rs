@@ -208,8 +208,9 @@ impl<'a> Simulation<'a> {
                     for &server in &joining {
                         self.servers[server].speed *= scenario.cold_speed;
                     }
+                    let since = self.since();
                     for client in &mut self.clients {
-                        client.join(&joining);
+                        client.join(&joining, since);
                     }
                 }
                 Event::Warm => {
