@@ -518,6 +518,7 @@ async fn a_server_that_cannot_be_reached_costs_no_call_and_next_to_no_retry() {
         wasted <= 1,
         "{wasted} retries in 3 s, which are less than the time to recover"
     );
+    // The other one is taken for no better until it has answered.
     let (answered, _) = calls(false, false).await;
-    assert!(answered >= 99, "{answered}");
+    assert!(answered >= 98, "{answered}");
 }
