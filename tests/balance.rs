@@ -36,7 +36,7 @@ use tokio_test::{assert_pending, assert_ready, task};
 use tower::{Layer, Service, ServiceExt, discover::Change, limit::ConcurrencyLimit, service_fn};
 use tower_outbound::{
     balance::{
-        BalanceHandle, Candidates, ConsistentHash, Ewma, Figures, LeastLoaded, LoadBalance,
+        BalanceHandle, Candidates, ConsistentHash, Ewma, EwmaBuilder, Figures, LeastLoaded, LoadBalance,
         LoadBalanceFuture, LoadBalanceLayer, Picked, Picker, Random, RibbonRoundRobin, RibbonRule,
         RoundRobin, Rule, WeightedRoundRobin, WhenEmpty,
     },
@@ -1394,9 +1394,19 @@ fn ewma_gives_no_calls_to_a_server_that_fails_at_once() {
 }
 
 #[test]
+fn ewma_spreads_what_is_under_way() {
+    let clocked = Clocked::new(set(["a", "b"]), Ewma::seeded(3));
+    let ends = |key: &str| (if key == "a" { 10 } else { 12 }, Verdict::Success);
+    clocked.drive(0, 100, 20, ends);
+    let open: Vec<_> = (0..20).map(|_| clocked.pick(2_000)).collect();
+    let to_b = open.iter().filter(|one| one.endpoint().key() == "b").count();
+    assert!((7..=10).contains(&to_b), "{to_b}");
+}
+
+#[test]
 fn ewma_keeps_away_from_a_server_that_has_fallen_silent() {
     let clocked = Clocked::new(set(["silent", "a"]), Ewma::seeded(3));
-    let ends = |key: &str| (if key == "silent" { 10 } else { 15 }, Verdict::Success);
+    let ends = |key: &str| (if key == "silent" { 10 } else { 30 }, Verdict::Success);
     clocked.drive(0, 100, 20, ends);
     // The better one of before is given an attempt, and says nothing any more.
     let silent = loop {
@@ -1404,8 +1414,9 @@ fn ewma_keeps_away_from_a_server_that_has_fallen_silent() {
         if picked.endpoint().key() == "silent" {
             break picked;
         }
-        picked.end(Verdict::Success, clocked.at(2_015));
+        picked.end(Verdict::Success, clocked.at(2_030));
     };
+    // Its number alone would not keep others away: twice 10 ms are less than 30.
     let went = clocked.drive(2_100, 100, 20, ends);
     assert_eq!(of(&went, "silent"), 0, "{went:?}");
     silent.abandon(clocked.at(4_200));
@@ -1550,12 +1561,28 @@ fn a_part_grows_with_what_is_in_flight_and_when_too_few_may_be_picked() {
     let clocked = Clocked::new(endpoints.clone(), Ewma::seeded(1));
     let part = part_of(&clocked, 0);
     let snapshot = endpoints.snapshot();
-    let of_part = || snapshot.endpoints().iter().filter(|one| part.contains(one.key()));
-    of_part().for_each(|one| one.eligibility().forbid(Veto::Outlier));
+    let all_but_one = || {
+        let of_part = snapshot.endpoints().iter().filter(|one| part.contains(one.key()));
+        of_part.skip(1)
+    };
+    all_but_one().for_each(|one| one.eligibility().forbid(Veto::Outlier));
     let others = part_of(&clocked, 3_000);
-    assert!(others.len() >= 20 && others.is_disjoint(&part), "{others:?}");
-    of_part().for_each(|one| one.eligibility().allow(Veto::Outlier));
-    assert!(part_of(&clocked, 60_000).is_superset(&part), "and it returns");
+    assert_eq!((others.len(), others.intersection(&part).count()), (20, 1));
+    all_but_one().for_each(|one| one.eligibility().allow(Veto::Outlier));
+    assert_eq!(part_of(&clocked, 60_000), part, "and they return");
+}
+
+#[test]
+fn settings_of_ewma_that_cannot_be_are_refused_by_name() {
+    let field = |builder: EwmaBuilder| builder.build().unwrap_err().field();
+    let of = Ewma::builder;
+    assert_eq!(field(of().choices(0)), "choices");
+    assert_eq!(field(of().choices(17)), "choices");
+    assert_eq!(field(of().decay(Duration::ZERO)), "decay");
+    assert_eq!(field(of().recovery(Duration::ZERO)), "recovery");
+    assert_eq!(field(of().slow_start(Duration::MAX)), "slow_start");
+    assert_eq!(field(of().subset(0)), "subset");
+    assert!(of().choices(16).slow_start(Duration::ZERO).build().is_ok());
 }
 
 #[test]
