@@ -8,7 +8,7 @@ use std::sync::{
     },
 };
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwapOption, Guard};
 use tokio::time::{Duration, Instant};
 
 use super::{Candidate, Candidates, Rule, dice::Dice};
@@ -296,16 +296,19 @@ impl Ewma {
         sum / known
     }
 
-    /// Sees to it that the subset is one of this set, and large enough.
+    /// The subset, after it has been seen to that it is one of this set, and large enough.
     #[inline]
-    fn look_after(&self, candidates: &Candidates<'_>) {
-        let is_due = self.subset.load().as_ref().is_none_or(|subset| {
+    fn looked_after(&self, candidates: &Candidates<'_>) -> Guard<Option<Arc<Subset>>> {
+        let subset = self.subset.load();
+        let is_due = subset.as_ref().is_none_or(|subset| {
             subset.roster != candidates.roster_id()
                 || candidates.now().saturating_duration_since(subset.at) >= LOOK_AGAIN
         });
-        if is_due {
-            self.renew(candidates);
+        if !is_due {
+            return subset;
         }
+        self.renew(candidates);
+        self.subset.load()
     }
 
     /// Whoever comes first does it; the others go by what there is.
@@ -420,8 +423,7 @@ impl Rule for Ewma {
         }
         let smallest = self.size(SUBSET);
         if n > smallest && candidates.are_all() {
-            self.look_after(candidates);
-            let subset = self.subset.load();
+            let subset = self.looked_after(candidates);
             let places = subset
                 .as_ref()
                 .filter(|subset| subset.roster == candidates.roster_id())
