@@ -2,13 +2,13 @@
 
 #![allow(missing_docs, reason = "criterion's macros make items without")]
 
-use std::{convert::Infallible, future::Ready, future::ready, hint::black_box};
+use std::{borrow::Cow, convert::Infallible, future::Ready, future::ready, hint::black_box};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use futures_util::FutureExt;
 use tower::{Layer, Service, service_fn};
 use tower_outbound::{
-    breaker::{Breaker, CircuitBreakerLayer, Force, HystrixRelease},
+    breaker::{Breaker, Breakers, CircuitBreakerLayer, Force, HystrixRelease, KeyedBreakerLayer},
     call::Verdict,
 };
 
@@ -64,6 +64,23 @@ fn circuit_breaker(criterion: &mut Criterion) {
             start.elapsed()
         });
     });
+
+    let all_rules = Breaker::builder("bench")
+        .consecutive_failures(5)
+        .slow_calls(std::time::Duration::from_secs(1), 50)
+        .last_outcomes(100)
+        .build()
+        .unwrap_or_else(|error| unreachable!("{error}"));
+    let mut judged = CircuitBreakerLayer::new(all_rules).layer(service());
+    group.bench_function("closed, with all rules", |bencher| {
+        bencher.iter(|| once(&mut judged))
+    });
+
+    let keys: Breakers<u64> =
+        Breakers::new(Breaker::builder("bench")).unwrap_or_else(|error| unreachable!("{error}"));
+    let layer = KeyedBreakerLayer::new(keys, |n: &u64| Some(Cow::Borrowed(n)));
+    let mut keyed = layer.layer(service());
+    group.bench_function("closed, by key", |bencher| bencher.iter(|| once(&mut keyed)));
 
     let open = breaker();
     open.force(Force::Open);

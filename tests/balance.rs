@@ -413,6 +413,7 @@ async fn a_retry_goes_to_an_endpoint_that_the_call_has_not_tried() {
     }
 }
 
+/// RET-04.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn fifty_calls_at_once_each_try_three_different_endpoints() {
     async fn check<R: Rule + Send + Sync + 'static>(rule: R) {
@@ -450,6 +451,7 @@ async fn fifty_calls_at_once_each_try_three_different_endpoints() {
     check(ConsistentHash::by(|head| Some(Affinity::of(head.uri().path())))).await;
 }
 
+/// RET-04, where endpoints run out.
 #[tokio::test]
 async fn when_all_were_tried_one_is_used_again() {
     let stack = in_turn(set(["a", "b"])).layer(Client::failing(|_| true));

@@ -10,6 +10,7 @@
 #![allow(clippy::print_stdout, reason = "sizes are for reading, too")]
 
 use std::{
+    borrow::Cow,
     convert::Infallible,
     future::Future,
     mem::size_of,
@@ -26,7 +27,10 @@ use tower::{Layer, Service};
 use tower_outbound::{
     Nest,
     balance::{LoadBalance, LoadBalanceLayer},
-    breaker::{Breaker, CircuitBreaker, CircuitBreakerLayer, Force, HystrixRelease},
+    breaker::{
+        Breaker, Breakers, CircuitBreaker, CircuitBreakerLayer, EndpointBreaker, EndpointBreakerLayer,
+        EndpointBreakers, Force, HystrixRelease, KeyedBreaker, KeyedBreakerLayer, by_authority,
+    },
     bulkhead::{Bulkhead, BulkheadLayer, BulkheadService},
     call::{
         BoxError, ByFault, ByTrailers, DeadlineHeader, Endpoints, ErrorRef, HostHeader, OutboundRequest,
@@ -323,6 +327,34 @@ fn breaker<S>(inner: S) -> CircuitBreaker<S> {
     CircuitBreakerLayer::new(Breaker::new("orders").unwrap()).layer(inner)
 }
 
+fn by_all_rules<S>(inner: S) -> CircuitBreaker<S> {
+    let breaker = Breaker::builder("orders")
+        .consecutive_failures(5)
+        .slow_calls(LIMIT, 50)
+        .last_outcomes(100)
+        .sleep_growth(2.0, LIMIT)
+        .probes(5)
+        .cancelled_after(LIMIT)
+        .build()
+        .unwrap();
+    CircuitBreakerLayer::new(breaker).layer(inner)
+}
+
+type Host = fn(&Get) -> Option<Cow<'_, str>>;
+
+/// By host; the host is known already.
+fn by_host<S>(inner: S) -> KeyedBreaker<S, str, Host> {
+    let hosts: Breakers<str> = Breakers::new(Breaker::builder("hosts")).unwrap();
+    hosts.admit("orders").unwrap();
+    KeyedBreakerLayer::new(hosts, by_authority as Host).layer(inner)
+}
+
+fn by_endpoint<S>(inner: S) -> EndpointBreaker<S> {
+    let endpoints = Endpoints::from_list(["orders", "b:1"]).unwrap();
+    let breakers = EndpointBreakers::new(endpoints, Breaker::builder("orders")).unwrap();
+    EndpointBreakerLayer::new(breakers).layer(inner)
+}
+
 fn bulkhead<S>(inner: S) -> BulkheadService<S> {
     BulkheadLayer::new(Bulkhead::new("orders").unwrap()).layer(inner)
 }
@@ -390,6 +422,12 @@ fn a_layer_allocates_nothing_over_a_service_that_answers_at_once() {
             "CircuitBreaker as Hystrix 1.5.18",
             allocations(as_hystrix(HystrixRelease::V1_5_18), || get(8)),
         ),
+        (
+            "CircuitBreaker with all its rules",
+            allocations(by_all_rules(AT_ONCE), || get(8)),
+        ),
+        ("KeyedBreaker", allocations(by_host(AT_ONCE), || get(8))),
+        ("EndpointBreaker", allocations(by_endpoint(AT_ONCE), || get(8))),
         ("RecordTrail", allocations(trail(AT_ONCE), || get(8))),
         ("NotSent", allocations(NotSentLayer.layer(AT_ONCE), || get(8))),
         (
@@ -646,7 +684,7 @@ fn services_and_futures_are_small() {
         ("ReceiveDeadline", sizes::<_, Get>(receive), (64, 240)),
         ("StatusErrorClassifier", sizes::<_, Get>(statuses), (96, 112)),
         ("GrpcErrorClassifier", sizes::<_, Get>(grpc), (32, 32)),
-        ("BackoffRetry", sizes::<_, Get>(backoff), (112, 880)),
+        ("BackoffRetry", sizes::<_, Get>(backoff), (104, 864)),
         ("IdempotentRetry", sizes::<_, Get>(idempotent), (32, 800)),
         ("LoadBalance", sizes::<_, Get>(balance), (64, 48)),
         ("CircuitBreaker", sizes::<_, Get>(breaker), (40, 48)),
@@ -657,12 +695,12 @@ fn services_and_futures_are_small() {
         (
             "the nest",
             sizes::<_, Get>(|server| nest().build(server).unwrap()),
-            (480, 2048),
+            (472, 2048),
         ),
         (
             "the nest of Spring",
             sizes::<_, Get>(|server| spring().nest(endpoints()).build(server).unwrap()),
-            (688, 2304),
+            (696, 2288),
         ),
     ];
     for (name, (service, future), _) in sizes {

@@ -361,7 +361,12 @@ async fn answers_that_are_not_of_grpc_pass_as_they_are() {
         assert!(LateVerdict::on(answer.extensions()).is_none(), "{content_type}");
         assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "text");
     }
-    for content_type in ["application/grpc", "application/grpc;x", "Application/gRPC+json"] {
+    for content_type in [
+        "application/grpc",
+        "application/grpc;x",
+        "application/grpc ; x",
+        "Application/gRPC+json",
+    ] {
         let server = service_fn(move |()| {
             let answer = Response::builder().header("content-type", content_type);
             std::future::ready(answer.body(Script::ends("0")))
@@ -415,5 +420,21 @@ fn a_status_that_is_an_error_by_its_head_is_not_waited_for() {
         assert_eq!(policy.late(&answer).is_some(), waits, "{status}");
         assert_eq!(ByTrailers(policy).late(&answer).is_some(), waits, "{status}");
         assert!(ByFault.late(&answer).is_none());
+    }
+}
+
+#[tokio::test]
+async fn a_body_says_of_its_length_and_its_end_what_the_one_inside_says() {
+    for text in ["", "an order"] {
+        let server = service_fn(move |()| {
+            let answer = Response::builder().header("grpc-status", "0");
+            std::future::ready(answer.body(Full::new(Bytes::from(text))))
+        });
+        let service = GrpcErrorClassifierLayer::default().layer(server);
+        let mut body = service.oneshot(()).await.unwrap().into_body();
+        assert_eq!(body.size_hint().exact(), Some(text.len() as u64));
+        assert_eq!(body.is_end_stream(), text.is_empty());
+        let _ = body.frame().await;
+        assert!(body.is_end_stream());
     }
 }

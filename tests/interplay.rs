@@ -28,7 +28,10 @@ use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_outbound::{
     Nest,
     balance::{LoadBalanceLayer, RoundRobin, WhenEmpty},
-    call::{AttemptOutcome, Endpoint, Endpoints, RetryBudget, StatusError, Trail, UploadBody, Veto},
+    call::{
+        AttemptOutcome, Endpoint, Endpoints, Fault, FaultKind, RetryBudget, Sent, StatusError, Trail,
+        UploadBody, Veto,
+    },
     observe::RecordTrailLayer,
     retry::{Backoff, BackoffRetryLayer, Idempotent, IdempotentRetryLayer},
     timeout::{ExecutionTimeoutLayer, ReadTimeoutLayer},
@@ -134,6 +137,39 @@ async fn a_post_that_an_earlier_attempt_may_have_sent_is_not_sent_again_after_a_
         2,
         "ribbon allows 2, the safe backoff must not add to a POST that may have been sent: {e}"
     );
+}
+
+/// The error of a call is not that of its last attempt alone, also for a layer around the call that has no part in it.
+#[tokio::test(start_paused = true)]
+async fn the_error_of_a_call_does_not_prove_that_nothing_was_sent_when_an_earlier_attempt_may_have_been() {
+    let n = Arc::new(AtomicUsize::new(0));
+    let c = n.clone();
+    let client = service_fn(move |_: Request<Full<Bytes>>| {
+        let kind = match c.fetch_add(1, SeqCst) {
+            0 => io::ErrorKind::ConnectionReset,
+            _ => io::ErrorKind::ConnectionRefused,
+        };
+        async move { Err::<Response<Empty<Bytes>>, io::Error>(kind.into()) }
+    });
+    let nest = ServiceBuilder::new()
+        .layer(RecordTrailLayer::new())
+        .layer(IdempotentRetryLayer::new(Idempotent::ribbon()))
+        .service(client);
+    let around = BackoffRetryLayer::new(Backoff::default()).layer(nest.clone());
+    let post = || Request::post("http://a/").body(Full::default()).unwrap();
+
+    let e = around.oneshot(post()).await.unwrap_err();
+    assert_eq!(n.swap(0, SeqCst), 2, "{e}");
+    let e = nest.clone().oneshot(post()).await.unwrap_err();
+    let fault = Fault::of(&*e);
+    assert_eq!(
+        (fault.kind(), fault.sent()),
+        (FaultKind::ConnectRefused, Sent::Maybe),
+        "{e}"
+    );
+    // All were refused.
+    let e = nest.oneshot(post()).await.unwrap_err();
+    assert_eq!(Fault::of(&*e).sent(), Sent::No, "{e}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -27,12 +27,12 @@ use tower_outbound::{
     balance::{Candidates, RoundRobin, WhenEmpty},
     breaker::Breaker,
     call::{
-        BoxError, CircuitState, ConfigError, Endpoint, Endpoints, Fault, FaultKind, LONGEST, Rejection,
-        RetryBudget, StatusError, Trail,
+        BoxError, CircuitState, ConfigError, Endpoint, Endpoints, Fault, FaultKind, LONGEST, NotRetried,
+        Rejection, RetryBudget, StatusError, Trail,
     },
     classify::StatusPolicy,
     nest::{Finding, NestBuilder},
-    retry::{Backoff, Idempotent},
+    retry::{Backoff, Idempotent, Jitter},
     timeout::UploadBody,
 };
 
@@ -468,4 +468,84 @@ fn the_nest_can_be_cloned_sent_and_shared() {
     let client =
         service_fn(async |_: Request<Upload>| Ok::<_, io::Error>(Response::new(Full::<Bytes>::default())));
     check(&builder().build(client).unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_on_attempts_holds_for_both_retry_layers_and_is_in_plan_and_settings() {
+    for (limit, expected) in [(None, 4), (Some(3), 3), (Some(1), 1), (Some(9), 4)] {
+        let builder = || match limit {
+            Some(limit) => builder().attempts_in_call(limit),
+            None => builder(),
+        };
+        assert_eq!(builder().plan().attempts(), expected);
+        let (client, sent) = client(|_, _| std::future::ready(reset()));
+        let nest = builder().no_budget().build(client).unwrap();
+        let error = nest.send(get()).await.unwrap_err();
+        assert_eq!(sent.load(SeqCst) as u64, expected, "{limit:?}");
+        let limited = Trail::of(&*error)
+            .unwrap()
+            .stops()
+            .any(|stop| matches!(stop.reason(), NotRetried::CallAttemptsUsedUp { .. }));
+        assert_eq!(limited, expected < 4, "{error}");
+        let setting = builder()
+            .settings()
+            .find(|(name, _)| *name == "limit on attempts");
+        let said = limit.map_or("none".to_owned(), |limit| limit.to_string());
+        assert_eq!(setting.unwrap().1, said);
+    }
+    let plan = builder().attempts_in_call(1).plan();
+    // One attempt, the body of its error, and no pause.
+    assert_eq!(plan.longest(), Duration::from_secs(7));
+    let error = builder().attempts_in_call(0).build(()).unwrap_err();
+    assert_eq!((error.layer(), error.field()), ("Nest", "attempts_in_call"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_nothing_was_sent_the_first_move_to_another_endpoint_has_no_pause() {
+    for (names, expected) in [(&["a:1", "b:1"][..], [0, 0, 200]), (&["a:1"], [0, 100, 300])] {
+        let start = Instant::now();
+        let times = Arc::new([const { AtomicUsize::new(usize::MAX) }; 3]);
+        let log = Arc::clone(&times);
+        let (client, _) = client(move |n, _| {
+            log[n].store(start.elapsed().as_millis() as usize, SeqCst);
+            std::future::ready(Err(io::ErrorKind::ConnectionRefused.into()))
+        });
+        let steady = Backoff::builder()
+            .attempts(3)
+            .jitter(Jitter::None)
+            .build()
+            .unwrap();
+        let nest = Nest::builder("orders", endpoints(names))
+            .idempotent(Idempotent::default().next_endpoint(0))
+            .backoff(steady)
+            .build(client)
+            .unwrap();
+        nest.send(get()).await.unwrap_err();
+        let times = times.each_ref().map(|time| time.load(SeqCst));
+        assert_eq!(times, expected, "{names:?}");
+    }
+}
+
+#[test]
+fn the_pauses_are_told_as_they_are_set() {
+    let ms = Duration::from_millis;
+    let told = |backoff: tower_outbound::retry::BackoffBuilder| {
+        let builder = builder().backoff(backoff.attempts(3).build().unwrap());
+        let mut settings = builder.settings();
+        settings.find(|(name, _)| *name == "pauses").unwrap().1
+    };
+    let new = Backoff::builder;
+    assert_eq!(told(new()), "up to 100ms, 200ms");
+    assert_eq!(
+        told(new().jitter(Jitter::Decorrelated)),
+        "from 100ms up to 300ms, 900ms"
+    );
+    assert_eq!(
+        told(new().jitter(Jitter::None).throttled(ms(500), ms(700))),
+        "100ms, 200ms; throttled: 500ms, 700ms"
+    );
+    assert_eq!(
+        told(new().delay(|_| Duration::ZERO)),
+        "as a function says, at most 1s"
+    );
 }

@@ -192,6 +192,24 @@ where
 
 // ---- what is retried ----
 
+/// RET-01.
+#[tokio::test(start_paused = true)]
+async fn a_call_was_not_unsent_because_its_last_attempt_was() {
+    for first in [Sent::Maybe, Sent::No] {
+        for method in [Method::GET, Method::POST] {
+            let (service, calls) = scripted(move |n, _: Request<String>| match n {
+                0 => Err::<Answer, _>(error(FaultKind::Reset, first)),
+                _ => Err(refused()),
+            });
+            let mut service = BackoffRetryLayer::new(feign()).layer(service);
+            let error = call(&mut service, request(method)).await.unwrap_err();
+            assert!(calls.load(SeqCst) > 1);
+            let fault = Fault::new(FaultKind::ConnectRefused, first);
+            assert_eq!(Fault::of(&*error), fault);
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_post_that_may_have_been_sent_goes_out_once_through_both_layers_and_a_get_as_often_as_they_multiply()
  {
@@ -258,6 +276,43 @@ async fn safe_methods_are_retried_and_idempotent_ones_are_not() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn idempotent_methods_are_retried_on_any_fault_where_that_was_chosen() {
+    let backoff = Backoff::builder().idempotent_methods().build().unwrap();
+    let spring = Idempotent::ribbon_spring_retry().idempotent_methods();
+    for (method, expected) in [
+        (Method::GET, 2),
+        (Method::HEAD, 2),
+        (Method::OPTIONS, 2),
+        (Method::TRACE, 2),
+        (Method::PUT, 2),
+        (Method::DELETE, 2),
+        (Method::POST, 1),
+        (Method::PATCH, 1),
+        (Method::CONNECT, 1),
+    ] {
+        let (service, calls) =
+            scripted(|_, _: Request<String>| Err::<(), _>(error(READ_TIMEOUT, Sent::Maybe)));
+        let stack = BackoffRetryLayer::new(backoff.clone()).layer(service.clone());
+        let error = stack.oneshot(request(method.clone())).await.unwrap_err();
+        assert_eq!(calls.swap(0, SeqCst), expected, "{method}");
+        if expected == 1 {
+            assert_eq!(stops(&error), [NotRetried::MayHaveBeenSent]);
+        }
+        for policy in [Idempotent::default().idempotent_methods(), spring] {
+            let stack = IdempotentRetryLayer::new(policy).layer(service.clone());
+            let _ = stack.oneshot(request(method.clone())).await;
+            assert_eq!(calls.swap(0, SeqCst), expected, "{method} {policy:?}");
+        }
+    }
+    // The word for all is not taken back by the one for some.
+    let all = Idempotent::default()
+        .ok_to_retry_on_all_operations()
+        .idempotent_methods();
+    assert_eq!(all, Idempotent::default().ok_to_retry_on_all_operations());
+}
+
+/// RET-15.
+#[tokio::test(start_paused = true)]
 async fn a_post_with_a_key_is_retried_with_the_same_key_and_body() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let log = Arc::clone(&seen);
@@ -283,6 +338,7 @@ async fn a_post_with_a_key_is_retried_with_the_same_key_and_body() {
     assert_eq!(seen[0], seen[1]);
 }
 
+/// RET-21.
 #[tokio::test(start_paused = true)]
 async fn rejections_and_a_missing_endpoint_are_returned_at_once_by_every_policy() {
     let start = Instant::now();
@@ -387,6 +443,7 @@ async fn a_post_under_a_rule_for_gets_alone_is_not_copied_and_its_trail_says_why
 
 // ---- how often, and where ----
 
+/// RET-02.
 #[tokio::test(start_paused = true)]
 async fn the_counts_for_same_and_next_endpoint_multiply() {
     let policy = Idempotent::default().same_endpoint(2).next_endpoint(3);
@@ -420,6 +477,7 @@ async fn the_counts_for_same_and_next_endpoint_multiply() {
     assert_eq!(stops(&error), [NotRetried::AttemptsUsedUp { limit: 12 }]);
 }
 
+/// RET-07.
 #[tokio::test(start_paused = true)]
 async fn the_count_for_the_same_endpoint_starts_anew_on_the_next() {
     let balancer = Balancer::new(2, |_| Err::<(), _>(refused()));
@@ -429,6 +487,7 @@ async fn the_count_for_the_same_endpoint_starts_anew_on_the_next() {
     assert_eq!(balancer.picks(), [0, 0, 0, 0, 1, 1, 1, 1]);
 }
 
+/// RET-05.
 #[tokio::test(start_paused = true)]
 async fn a_retry_on_the_same_endpoint_takes_no_turn_of_the_rotation() {
     let balancer = Balancer::new(2, |_| Ok(answer(500)));
@@ -475,6 +534,96 @@ async fn an_endpoint_that_asks_to_be_left_alone_is_and_the_next_one_gets_its_tur
     assert_eq!(balancer.picks(), [0, 1, 1, 1]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_limit_on_the_attempts_of_a_call_holds_over_all_layers_and_the_narrowest_does() {
+    let limited = |most: Option<u32>, layer: BackoffRetryLayer| match most {
+        Some(most) => layer.attempts_in_call(most).unwrap(),
+        None => layer,
+    };
+    for (outer, inner, expected) in [
+        (None, None, 15),
+        (Some(7), None, 7),
+        (None, Some(7), 7),
+        (Some(7), Some(4), 4),
+        (Some(2), Some(4), 2),
+        (Some(1), None, 1),
+        (Some(15), Some(15), 15),
+    ] {
+        let (service, calls) = scripted(|_, _: Request<String>| Err::<(), _>(refused()));
+        let at_once = IdempotentRetryLayer::new(Idempotent::default().next_endpoint(2));
+        let at_once = match inner {
+            Some(most) => at_once.attempts_in_call(most).unwrap(),
+            None => at_once,
+        };
+        let stack = limited(outer, BackoffRetryLayer::new(steady(5))).layer(at_once.layer(service));
+        let error = stack.oneshot(get()).await.unwrap_err();
+        assert_eq!(calls.load(SeqCst), expected, "{outer:?}, {inner:?}");
+        assert_eq!(attempts(&error), expected);
+        let stops = stops(&error);
+        let limit = expected as u32;
+        if expected < 15 {
+            assert_eq!(
+                stops.last(),
+                Some(&NotRetried::CallAttemptsUsedUp { limit }),
+                "{error}"
+            );
+        } else {
+            assert_eq!(stops.last(), Some(&NotRetried::AttemptsUsedUp { limit: 5 }));
+        }
+    }
+    let error = BackoffRetryLayer::new(steady(5)).attempts_in_call(0).unwrap_err();
+    assert_eq!(error.field(), "attempts_in_call");
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_were_turned_away_and_answers_that_are_failures_above_are_counted_as_what_they_are() {
+    // An answer is one attempt, though only the outer layer finds it wanting.
+    let (service, calls) = scripted(|_, _: Request<String>| Ok(answer(503)));
+    let inner = IdempotentRetryLayer::new(Idempotent::default()).layer(service);
+    let outer = BackoffRetryLayer::new(steady(5)).retry_statuses(StatusSet::TRANSIENT);
+    let stack = outer.attempts_in_call(3).unwrap().layer(inner);
+    assert_eq!(stack.oneshot(get()).await.unwrap().status(), 503);
+    assert_eq!(calls.load(SeqCst), 3);
+    // No token is spent on a retry that the limit forbids.
+    let budget = fixed_budget(5);
+    let (service, _) = scripted(|_, _: Request<String>| Err::<(), _>(refused()));
+    let layer = BackoffRetryLayer::new(steady(5)).budget(budget.clone());
+    let stack = layer.attempts_in_call(2).unwrap().layer(service);
+    let _ = stack.oneshot(get()).await;
+    assert_eq!((budget.available(), budget.refused()), (4, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_move_to_another_endpoint_has_no_pause_and_the_ones_after_have() {
+    let times_of = |endpoints: usize, others: bool, backoff: Backoff, sent: Sent| async move {
+        let start = Instant::now();
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&log);
+        let balancer = Balancer::new(endpoints, move |_| {
+            scope::current(|scope| scope.set_had_a_choice(others));
+            seen.lock().unwrap().push(start.elapsed().as_millis());
+            Err::<(), _>(error(FaultKind::Closed, sent))
+        });
+        let _ = BackoffRetryLayer::new(backoff)
+            .layer(balancer.clone())
+            .oneshot(get())
+            .await;
+        assert_eq!(balancer.picks()[..2], [0, 1 % endpoints]);
+        std::mem::take(&mut *log.lock().unwrap())
+    };
+    assert_eq!(times_of(3, true, steady(4), Sent::No).await, [0, 0, 200, 600]);
+    assert_eq!(
+        times_of(3, true, steady(4), Sent::Maybe).await,
+        [0, 100, 300, 700]
+    );
+    assert_eq!(times_of(1, false, steady(4), Sent::No).await, [0, 100, 300, 700]);
+    assert_eq!(
+        times_of(3, true, feign(), Sent::No).await,
+        [0, 150, 375, 712, 1218]
+    );
+}
+
+/// RET-10.
 #[tokio::test(start_paused = true)]
 async fn no_state_of_a_call_is_left_for_the_next() {
     // Request 1 fails for ever, all others four times.
@@ -609,6 +758,7 @@ async fn feign_retries_what_it_retries_and_nothing_else() {
     }
 }
 
+/// BKO-01, BKO-04, BKO-07.
 #[tokio::test(start_paused = true)]
 async fn retry_after_takes_the_place_of_feigns_pause_up_to_the_longest() {
     for (max, asked, expected) in [
@@ -659,6 +809,56 @@ async fn the_default_never_comes_sooner_than_asked_and_does_not_wait_for_ever() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn decorrelated_jitter_goes_from_the_pause_that_the_call_made_before() {
+    let ms = Duration::from_millis;
+    let mut far = false;
+    for seed in 0..100 {
+        let builder = Backoff::builder().attempts(4).max(ms(10_000)).seed(seed);
+        let backoff = builder.jitter(Jitter::Decorrelated).build().unwrap();
+        let (times, _) = times(BackoffRetryLayer::new(backoff), |_| Err(refused())).await;
+        let pauses: Vec<_> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        // A sleep ends on the millisecond after.
+        assert!((100..=301).contains(&pauses[0]), "{pauses:?}");
+        for pair in pauses.windows(2) {
+            assert!(pair[1] >= 100 && pair[1] <= 3 * pair[0] + 1, "{pauses:?}");
+        }
+        far |= pauses[2] > 901;
+    }
+    assert!(far, "the third may be up to 27 times the base");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_function_of_the_users_says_how_long_each_pause_is() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&seen);
+    let backoff = Backoff::builder()
+        .attempts(4)
+        .max(Duration::from_millis(500))
+        .delay(move |failed| {
+            log.lock()
+                .unwrap()
+                .push((failed.attempts(), failed.paused().as_millis()));
+            match failed.fault().kind() {
+                FaultKind::ConnectRefused => Duration::from_millis(7),
+                FaultKind::Reset => Duration::ZERO,
+                _ => Duration::MAX,
+            }
+        })
+        .build()
+        .unwrap();
+    let (times, _) = times(BackoffRetryLayer::new(backoff), |n| {
+        Err(match n {
+            0 => refused(),
+            1 => error(FaultKind::Reset, Sent::Maybe),
+            _ => error(FaultKind::Closed, Sent::Maybe),
+        })
+    })
+    .await;
+    assert_eq!(times, [0, 7, 7, 507]);
+    assert_eq!(*seen.lock().unwrap(), [(1, 0), (2, 7), (3, 0)]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn full_jitter_draws_from_zero_to_the_pause_and_a_seed_repeats_it() {
     let run = |seed| {
         let backoff = Backoff::builder().attempts(2).seed(seed).build().unwrap();
@@ -677,6 +877,7 @@ async fn full_jitter_draws_from_zero_to_the_pause_and_a_seed_repeats_it() {
     );
 }
 
+/// BKO-11.
 #[tokio::test(start_paused = true)]
 async fn a_wait_that_would_end_after_the_deadline_is_not_begun() {
     let start = Instant::now();
@@ -750,6 +951,7 @@ fn one_poll_makes_one_attempt() {
     }
 }
 
+/// BKO-07: the limit above fires.
 #[tokio::test]
 async fn an_endless_retry_without_pauses_lets_the_limit_above_it_fire() {
     let zero = |_, _: Request<String>| Ok(unavailable("0"));
@@ -774,6 +976,7 @@ fn fixed_budget(tokens: u32) -> RetryBudget {
         .unwrap()
 }
 
+/// RET-16.
 #[tokio::test(start_paused = true)]
 async fn all_clones_of_a_layer_and_its_services_spend_one_budget() {
     let (service, calls) = scripted(|_, _: Request<String>| Err::<(), _>(refused()));
@@ -794,6 +997,7 @@ async fn all_clones_of_a_layer_and_its_services_spend_one_budget() {
     assert_eq!((budget.granted(), budget.refused()), (10, 18));
 }
 
+/// RET-17.
 #[tokio::test(start_paused = true)]
 async fn a_drained_budget_is_filled_by_successes() {
     let works = Arc::new(AtomicBool::new(false));
@@ -830,6 +1034,7 @@ async fn a_drained_budget_is_filled_by_successes() {
     assert_eq!(calls.load(SeqCst), 3);
 }
 
+/// RET-19.
 #[tokio::test(start_paused = true)]
 async fn a_retry_that_waits_holds_its_token_and_a_dropped_one_gives_it_back() {
     let (service, calls) = scripted(|_, _: Request<String>| Err::<(), _>(refused()));
@@ -858,6 +1063,7 @@ async fn a_retry_that_waits_holds_its_token_and_a_dropped_one_gives_it_back() {
     );
 }
 
+/// RET-20.
 #[tokio::test(start_paused = true)]
 async fn an_empty_budget_returns_the_error_of_the_attempt_at_once() {
     let start = Instant::now();
@@ -1081,7 +1287,52 @@ async fn an_answer_that_does_not_end_is_drained_for_a_short_time_only() {
                 tower_outbound::call::chain(&*error).any(|error| error.is::<NoTimeLeft>()),
                 "{error}"
             );
+            assert!(
+                matches!(stops(&error)[..], [NotRetried::DeadlineTooClose { .. }]),
+                "{error}"
+            );
             assert_eq!(*times.lock().unwrap(), [0], "none starts with nothing left");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_thrown_away_is_gone_before_the_pause_and_holds_nothing_through_it() {
+    for (ends, gone_after) in [(true, 0), (false, 100)] {
+        let alive = Arc::new(AtomicUsize::new(0));
+        let bodies = Arc::clone(&alive);
+        let (service, calls) = scripted(move |_, _: Request<String>| {
+            let mut answer = Response::new(Watched::new("x", ends, &bodies));
+            *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+            Ok(answer)
+        });
+        let backoff = Backoff::builder()
+            .base(Duration::from_millis(300))
+            .jitter(Jitter::None)
+            .build()
+            .unwrap();
+        let stack = BackoffRetryLayer::new(backoff)
+            .retry_statuses(StatusSet::TRANSIENT)
+            .layer(service);
+        let mut call = task::spawn(stack.oneshot(get()));
+        assert_pending!(call.poll());
+        assert_eq!(alive.load(SeqCst), usize::from(!ends));
+        advance(Duration::from_millis(gone_after + 1)).await;
+        assert_pending!(call.poll());
+        assert_eq!(
+            (alive.load(SeqCst), calls.load(SeqCst)),
+            (0, 1),
+            "it pauses, and holds no body"
+        );
+        advance(Duration::from_millis(300)).await;
+        let last = assert_ready!(call.poll()).unwrap();
+        assert_eq!((alive.load(SeqCst), calls.load(SeqCst)), (1, 2));
+        if ends {
+            assert_eq!(
+                last.into_body().collect().await.unwrap().to_bytes(),
+                "x",
+                "the last is whole"
+            );
         }
     }
 }
@@ -1230,6 +1481,7 @@ async fn a_service_that_does_not_become_ready_ends_the_call_with_its_error() {
         .find_map(|error| error.downcast_ref::<NotReady>())
         .expect("it is NotReady");
     assert_eq!(not_ready.layer(), "BackoffRetry");
+    assert_eq!(stops(&error), [NotRetried::NotReady]);
     assert!(error.to_string().contains("dead"), "{error}");
     assert_eq!(Fault::of(&*error), Fault::new(FaultKind::NotReady, Sent::No));
 }
@@ -1385,6 +1637,7 @@ async fn an_attempt_that_is_given_up_is_in_the_trail_of_the_call_around_it_once(
 
 // ---- configuration and types ----
 
+/// BKO-09.
 #[test]
 fn mistakes_are_found_when_a_policy_is_built() {
     let field = |outcome: Result<Backoff, tower_outbound::call::ConfigError>| outcome.unwrap_err().field();

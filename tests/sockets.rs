@@ -25,7 +25,7 @@ use tokio::time::Instant;
 use tower_outbound::{
     Nest,
     balance::RoundRobin,
-    call::{BoxError, Endpoint, Fault, FaultKind, NotRetried, OnceBody, ReadPhase, Trail},
+    call::{BoxError, Endpoint, Fault, FaultKind, NotRetried, OnceBody, ReadPhase, Sent, Trail},
     nest::{HttpNest, NestBuilder},
     retry::{Backoff, Idempotent},
 };
@@ -126,6 +126,37 @@ async fn a_post_that_may_have_been_sent_reaches_exactly_one_server_once() {
         assert!(
             stops.contains(&NotRetried::MayHaveBeenSent),
             "{manner:?}: {stops:?}"
+        );
+    }
+}
+
+/// Who reads that nothing was sent may order again, so what the last attempt proves must hold for all.
+#[tokio::test]
+async fn a_call_is_not_said_to_be_unsent_if_an_attempt_before_the_last_one_may_have_been_sent() {
+    for (manner, sent) in [
+        (Manner::ClosesAfterReading, Sent::Maybe),
+        (Manner::Sleeps(Duration::from_secs(5)), Sent::Maybe),
+        (Manner::Refuses, Sent::No),
+    ] {
+        let first = Backend::start("first", manner).await.unwrap();
+        let last = Backend::start("last", Manner::Refuses).await.unwrap();
+        let nest: HttpNest<Full<Bytes>, RoundRobin> = nest(&[&first, &last])
+            .backoff(Backoff::never())
+            .build_http()
+            .unwrap();
+        let mut keyed = request(Method::POST);
+        keyed
+            .headers_mut()
+            .insert("idempotency-key", "7".parse().unwrap());
+        let error = nest.send(keyed).await.unwrap_err();
+        assert_eq!(
+            Fault::of(&*error),
+            Fault::new(FaultKind::ConnectRefused, sent),
+            "{error}"
+        );
+        assert_eq!(
+            Trail::of(&*error).unwrap().may_have_been_sent(),
+            sent == Sent::Maybe
         );
     }
 }

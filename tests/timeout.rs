@@ -20,6 +20,7 @@ use http_body_util::{
     BodyExt, Empty, Full, StreamBody,
     channel::{Channel, Sender},
 };
+use proptest::prelude::*;
 use tokio::time::{Duration, Instant, advance, sleep};
 use tokio_test::{assert_pending, assert_ready, assert_ready_err, assert_ready_ok, task};
 use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt, service_fn};
@@ -769,6 +770,26 @@ mod upload {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn nor_is_it_one_for_a_client_that_sends_in_a_task_of_its_own() {
+        let start = Instant::now();
+        let (sender, body) = ChannelBody::new(1);
+        tokio::spawn(five_chunks_200_ms_apart(sender));
+        // As hyper, which looks at the body only when there is something in it.
+        let mut service =
+            write_limit(150).layer(service_fn(|request: Request<UploadBody<ChannelBody>>| async {
+                let upload = tokio::spawn(async {
+                    let mut body = request.into_body();
+                    while body.frame().await.transpose()?.is_some() {}
+                    Ok::<_, BoxError>(())
+                });
+                upload.await??;
+                Ok::<_, BoxError>(hello())
+            }));
+        service.call(Request::new(body)).await.unwrap();
+        assert_eq!(start.elapsed(), ms(1000));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_connect_phase_is_no_stall_and_one_that_never_takes_anything_is() {
         let start = Instant::now();
         let mut service =
@@ -784,6 +805,26 @@ mod upload {
         let error = service.call(large()).await.unwrap_err();
         assert!(error.is::<WriteTimedOut>(), "{error}");
         assert_eq!(start.elapsed(), ms(900));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stall_counts_from_the_connection_also_where_the_client_waited_before_it_connected() {
+        let start = Instant::now();
+        let mut service =
+            write_limit(200).layer(service_fn(|request: Request<UploadBody<Full<Bytes>>>| async {
+                // For a pooled connection, say.
+                sleep(ms(100)).await;
+                let mut connector = connect_timeout(1000).layer(service_fn(|_: Uri| async {
+                    sleep(ms(700)).await;
+                    Ok::<_, Infallible>(())
+                }));
+                connector.call(Uri::from_static("http://a")).await?;
+                let _request = request;
+                pending::<Result<Response<Full<Bytes>>, BoxError>>().await
+            }));
+        let error = service.call(large()).await.unwrap_err();
+        assert!(error.is::<WriteTimedOut>(), "{error}");
+        assert_eq!(start.elapsed(), ms(1000));
     }
 
     #[tokio::test(start_paused = true)]
@@ -1015,6 +1056,21 @@ mod read {
         let whole = tokio::time::timeout(ms(3000), response.into_body().collect()).await;
         assert!(whole.is_err());
         assert_eq!(start.elapsed(), ms(3000));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_says_of_its_length_and_its_end_what_the_one_inside_says() {
+        for (text, ended) in [("", true), ("hello", false)] {
+            let service = service_fn(move |_: Request<UploadBody<Empty<Bytes>>>| {
+                ready(Ok::<_, Infallible>(Response::new(Full::new(Bytes::from(text)))))
+            });
+            let response = read_timeout(500).layer(service).call(get()).await.unwrap();
+            let mut body = response.into_body();
+            assert_eq!(body.size_hint().exact(), Some(text.len() as u64));
+            assert_eq!(body.is_end_stream(), ended);
+            let _ = body.frame().await;
+            assert!(body.is_end_stream());
+        }
     }
 
     /// TMO-05, c, with a limit of this layer's.
@@ -1498,6 +1554,64 @@ mod per_request {
         }
     }
 
+    /// From a millisecond to ten years, and deadlines from now to the end of the clock.
+    fn spans() -> impl Strategy<Value = Duration> {
+        let longest = LONGEST.as_secs() * 1000;
+        prop_oneof![1..100_u64, 1..=longest, Just(longest)].prop_map(ms)
+    }
+
+    fn deadlines() -> impl Strategy<Value = Duration> {
+        prop_oneof![spans(), any::<u64>().prop_map(ms), Just(Duration::ZERO)]
+    }
+
+    proptest! {
+        #[test]
+        fn a_call_ends_at_the_nearest_of_its_limits_to_the_millisecond_and_the_nearest_around_is_seen_below(
+            limit in spans(),
+            wanted in prop::option::of(spans()),
+            of_request in prop::option::of(deadlines()),
+            around in prop::option::of(deadlines()),
+        ) {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_time()
+                .start_paused(true)
+                .build()
+                .unwrap();
+            let own = wanted.unwrap_or(limit).min(of_request.unwrap_or(Duration::MAX));
+            let nearest = own.min(around.unwrap_or(Duration::MAX));
+            runtime.block_on(async {
+                let start = Instant::now();
+                let mut overrides = Overrides::new();
+                if let Some(wanted) = wanted {
+                    overrides = overrides.with_execution_limit(wanted).unwrap();
+                }
+                if let Some(deadline) = of_request.and_then(|after| start.checked_add(after)) {
+                    overrides = overrides.with_deadline(deadline);
+                }
+                let mut scope = CallScope::begin();
+                if let Some(deadline) = around.and_then(|after| start.checked_add(after)) {
+                    scope.narrow(deadline);
+                }
+                let service = ExecutionTimeoutLayer::new(limit).unwrap().per_request().layer(service_fn(
+                    move |_: Request<Empty<Bytes>>| async move {
+                        assert_eq!(scope::deadline(), Some(start + nearest));
+                        pending::<Result<(), BoxError>>().await
+                    },
+                ));
+                let mut call = Box::pin(service.oneshot(with(overrides)));
+                let error = poll_fn(|cx| scope.enter(|| call.as_mut().poll(cx))).await.unwrap_err();
+                if nearest.is_zero() {
+                    assert!(error.is::<NoTimeLeft>());
+                    assert_eq!(start.elapsed(), Duration::ZERO);
+                } else {
+                    // The deadline around is for whoever has set it.
+                    let told = error.downcast_ref::<ExecutionTimedOut>().unwrap().limit();
+                    assert_eq!((start.elapsed(), told), (own, own));
+                }
+            });
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn without_overrides_and_where_they_are_not_asked_for_the_limit_of_the_layer_holds() {
         let start = Instant::now();
@@ -1603,6 +1717,22 @@ mod per_request {
             assert_eq!(start.elapsed(), ms(70));
         }
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_request_says_nothing_of_holds_as_the_layer_has_it() {
+        let (_sender, body) = ChannelBody::new(1);
+        let mut body = Some(body);
+        let service = service_fn(move |_: Request<UploadBody<Empty<Bytes>>>| {
+            ready(Ok::<_, Infallible>(Response::new(body.take().unwrap())))
+        });
+        let layer = read_timeout(100).body_limit(ms(300)).unwrap();
+        let overrides = Overrides::new().with_read_limit(ms(5000)).unwrap();
+        let start = Instant::now();
+        let response = layer.layer(service).oneshot(with(overrides)).await.unwrap();
+        let error = response.into_body().frame().await.unwrap().unwrap_err();
+        assert!(error.downcast_ref::<ReadTimedOut>().unwrap().is_of_whole_body());
+        assert_eq!(start.elapsed(), ms(300));
+    }
 }
 
 /// The deadline of a call, told from process to process.
@@ -1692,6 +1822,17 @@ mod propagation {
             .await
             .unwrap_err();
         assert!(error.is::<NoTimeLeft>(), "less than a millisecond is none");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_time_left_a_header_that_says_so_already_is_not_sent_on() {
+        let send = SendDeadlineLayer::new(millis()).margin(ms(100)).unwrap();
+        let mut request = get();
+        request
+            .headers_mut()
+            .insert("x-time-left", http::HeaderValue::from_static("0"));
+        let stack = execution_timeout(100).layer(send.layer(telling(&millis())));
+        assert!(stack.oneshot(request).await.unwrap_err().is::<NoTimeLeft>());
     }
 
     #[tokio::test(start_paused = true)]
@@ -1815,6 +1956,48 @@ mod propagation {
             let response = server.clone().oneshot(incoming(name, value)).await.unwrap();
             assert_eq!(response.body(), has_deadline, "{name}: {value}");
         }
+    }
+
+    /// Writes down, when it is dropped, where the call went and which deadline it had.
+    struct LastWord(Arc<std::sync::OnceLock<Instant>>);
+
+    impl Drop for LastWord {
+        fn drop(&mut self) {
+            scope::current(|scope| scope.set_picked(Endpoint::new("http://a:1").unwrap()));
+            if let Some(deadline) = scope::deadline() {
+                self.0.get_or_init(|| deadline);
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_given_up_at_the_deadline_can_still_tell_of_it() {
+        let start = Instant::now();
+        let deadline = Arc::<std::sync::OnceLock<Instant>>::default();
+        let word = deadline.clone();
+        let handler = service_fn(move |_: Request<Empty<Bytes>>| {
+            let word = LastWord(word.clone());
+            async move {
+                let _word = word;
+                pending::<Result<Response<String>, Infallible>>().await
+            }
+        });
+        let mut served = CallScope::begin();
+        let server = ReceiveDeadlineLayer::new(millis()).layer(handler);
+        let mut call = Box::pin(server.oneshot(incoming("x-time-left", "100")));
+        let response = poll_fn(|cx| served.enter(|| call.as_mut().poll(cx))).await;
+        assert_eq!(response.unwrap().status().as_u16(), 504);
+        assert_eq!(deadline.get(), Some(&(start + ms(100))));
+        assert!(served.picked().is_some(), "and what is around it hears of it");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_deadline_that_no_header_tells_of_is_for_whoever_has_set_it() {
+        let handler =
+            service_fn(|_: Request<Empty<Bytes>>| pending::<Result<Response<String>, Infallible>>());
+        let server = ReceiveDeadlineLayer::new(millis()).layer(handler);
+        let outcome = execution_timeout(100).layer(server).oneshot(get()).await;
+        assert!(outcome.unwrap_err().is::<ExecutionTimedOut>());
     }
 
     /// TMO-13.

@@ -35,7 +35,7 @@ use tower_outbound::{
     Nest, ServiceBuilderExt,
     balance::LoadBalanceLayer,
     breaker::{Breaker, CircuitBreakerLayer},
-    call::{CircuitState, Endpoints, StatusError, StatusSet, Trail},
+    call::{CircuitState, Classify, Endpoints, ErrorRef, StatusError, StatusSet, Trail},
     classify::{StatusErrorClassifierLayer, StatusPolicy},
     nest::client::{Client, HttpClient},
     retry::{Backoff, Idempotent},
@@ -81,7 +81,7 @@ async fn cls_01_thirty_missing_pages_open_no_circuit_and_are_not_counted() {
     }
     assert!(nest.send(get()).await.is_ok());
     let figures = breaker.counts();
-    assert_eq!((figures.successes(), figures.failures()), (1, 0));
+    assert_eq!((figures.total(), figures.failures()), (1, 0));
     assert_eq!(hits.load(Ordering::Relaxed), 31, "nothing was sent again");
 }
 
@@ -177,12 +177,24 @@ async fn cls_08_retry_balancer_and_breaker_go_by_one_verdict() {
     for (status, fails) in [(404, true), (503, false)] {
         let hits = Arc::<AtomicUsize>::default();
         let counts = hits.clone();
+        let asked = <[Arc<AtomicUsize>; 2]>::default();
+        // Each layer that counts asks once: the balancer of each attempt, the breaker of the call.
+        let counted = |n: usize, policy: StatusPolicy| {
+            let asked = asked[n].clone();
+            move |outcome: Result<&Response<Full<Bytes>>, ErrorRef<'_>>| {
+                asked.fetch_add(1, Ordering::Relaxed);
+                policy.classify(outcome)
+            }
+        };
+        // Of an error the breaker takes the verdict that came with it, whatever its own policy says.
+        let contrary = policy.clone().ignored(StatusCode::NOT_FOUND);
         let breaker = Breaker::builder("orders")
             .volume(1)
             .error_percent(1)
             .build()
             .unwrap();
-        let balance = LoadBalanceLayer::new(Endpoints::from_list(["a:1"]).unwrap()).classify(policy.clone());
+        let balance = LoadBalanceLayer::new(Endpoints::from_list(["a:1"]).unwrap())
+            .classify(counted(0, policy.clone()));
         let figures = balance.handle();
         let backoff = Backoff::builder()
             .attempts(2)
@@ -190,7 +202,7 @@ async fn cls_08_retry_balancer_and_breaker_go_by_one_verdict() {
             .build()
             .unwrap();
         let stack = ServiceBuilder::new()
-            .layer(CircuitBreakerLayer::new(breaker.clone()).classify(policy.clone()))
+            .layer(CircuitBreakerLayer::new(breaker.clone()).classify(counted(1, contrary)))
             .backoff_retry(backoff)
             .layer(StatusErrorClassifierLayer::new(policy.clone()))
             .layer(balance)
@@ -211,6 +223,8 @@ async fn cls_08_retry_balancer_and_breaker_go_by_one_verdict() {
         );
         let open = breaker.state() == CircuitState::Open;
         assert_eq!(open, fails, "{status}: breaker");
+        let asked = asked.map(|count| count.load(Ordering::Relaxed));
+        assert_eq!(asked, [attempts, 1], "{status}");
     }
 }
 

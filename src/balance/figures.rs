@@ -255,14 +255,25 @@ pub(super) struct Underway {
 }
 
 impl InFlight {
-    pub(super) fn begin(endpoint: Endpoint, counters: Arc<Counters>, started: Instant, decay: f32) -> Self {
+    /// `decay`: within how many seconds the rule forgets response times. `had_a_choice`: there were other endpoints
+    /// than this one.
+    pub(super) fn begin(
+        endpoint: Endpoint,
+        counters: Arc<Counters>,
+        started: Instant,
+        decay: f32,
+        had_a_choice: bool,
+    ) -> Self {
         let started = counters.begin(started);
         InFlight(Some(Underway {
             endpoint,
             counters,
             started,
             decay,
-            recorded: scope::current(|scope| scope.keeps_trail()),
+            recorded: scope::current(|scope| {
+                scope.set_had_a_choice(had_a_choice);
+                scope.keeps_trail()
+            }),
         }))
     }
 
@@ -355,7 +366,7 @@ mod tests {
     fn each_way_of_ending_is_counted_once_and_leaves_nothing_in_flight() {
         let endpoint = Endpoint::new("http://a").unwrap();
         let counters = Arc::new(Counters::default());
-        let begin = || InFlight::begin(endpoint.clone(), counters.clone(), Instant::now(), 1.0);
+        let begin = || InFlight::begin(endpoint.clone(), counters.clone(), Instant::now(), 1.0, false);
         let open = [begin(), begin()];
         assert_eq!(counters.in_flight(), 2);
         for verdict in [Verdict::Success, Verdict::Failure, Verdict::Ignored] {

@@ -241,7 +241,14 @@ impl<R, C> Balance<R, C> {
             };
             request.send_to(&entry.endpoint, self.settings.host);
             let decay = rule.decay().as_secs_f32();
-            InFlight::begin(entry.endpoint.clone(), entry.counters.clone(), now, decay)
+            let had_a_choice = roster.entries().len() > 1;
+            InFlight::begin(
+                entry.endpoint.clone(),
+                entry.counters.clone(),
+                now,
+                decay,
+                had_a_choice,
+            )
         };
         Start::Calling(service.call(request), in_flight)
     }

@@ -66,7 +66,13 @@ impl<R: Rule> Picker<R> {
         let decay = self.rule.decay().as_secs_f32();
         let endpoint = entry.endpoint.clone();
         Some(Picked {
-            in_flight: InFlight::begin(endpoint.clone(), entry.counters.clone(), now, decay),
+            in_flight: InFlight::begin(
+                endpoint.clone(),
+                entry.counters.clone(),
+                now,
+                decay,
+                roster.entries().len() > 1,
+            ),
             endpoint,
         })
     }

@@ -266,6 +266,7 @@ mod tests {
                     entry.counters.clone(),
                     Instant::now(),
                     1.0,
+                    false,
                 )
             })
             .collect();

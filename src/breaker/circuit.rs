@@ -5,16 +5,19 @@ use std::time::Duration;
 use super::{
     engine::{Change, Gate, NANOS_PER_MILLI, Settings, millis_up, nanos},
     event::Cause,
-    sync::{AcqRel, Acquire, AtomicU64},
+    probes::{Probes, Tally},
+    sleep::Sleep,
+    sync::{AcqRel, Acquire, AtomicU64, Relaxed},
     word::{DISABLED, FORCED_CLOSED, FORCED_OPEN, State, Word},
 };
 
 #[derive(Debug)]
 pub(super) struct Circuit {
     word: AtomicU64,
+    sleep: Sleep,
+    probes: Probes,
     /// In milliseconds, as in the word.
-    sleep_window: u64,
-    probe_lease: u64,
+    probe_lease: AtomicU64,
     /// What must have passed besides, where a wait is over only strictly after its end.
     beyond: u64,
 }
@@ -24,15 +27,36 @@ impl Circuit {
         let mode = if settings.enabled { 0 } else { DISABLED };
         Circuit {
             word: AtomicU64::new(Word::new(State::Closed, 0, 0, mode).0),
-            sleep_window: millis_up(nanos(settings.sleep_window)),
-            probe_lease: millis_up(nanos(settings.probe_lease)),
+            sleep: Sleep::new(settings.sleep_window, settings.more.growth),
+            probes: Probes::new(settings.more.probes, settings.more.success_percent),
+            probe_lease: AtomicU64::new(millis_up(nanos(settings.probe_lease))),
             beyond,
         }
     }
 
+    /// Takes over what can change while calls go on.
+    pub(super) fn set(&self, settings: &Settings) {
+        self.sleep.set(settings.sleep_window, settings.more.growth);
+        self.probes.set(settings.more.success_percent);
+        self.probe_lease
+            .store(millis_up(nanos(settings.probe_lease)), Relaxed);
+    }
+
     #[inline]
     pub(super) fn probe_lease(&self) -> Duration {
-        Duration::from_millis(self.probe_lease)
+        Duration::from_millis(self.probe_lease.load(Relaxed))
+    }
+
+    /// Several probes, if they decide together.
+    pub(super) fn many_probes(&self) -> Option<&Probes> {
+        self.probes.are_many().then_some(&self.probes)
+    }
+
+    /// The circuit is about to leave this stretch and to open, again if it has not been closed for long.
+    pub(super) fn opens(&self, stretch: Word, again: bool) {
+        if self.word().is_same_stretch(stretch) {
+            self.sleep.opens(again);
+        }
     }
 
     #[inline]
@@ -67,21 +91,35 @@ impl Circuit {
         if word.is(FORCED_CLOSED) {
             return Gate::Pass(word);
         }
-        let wait = match word.state() {
-            State::Closed => return Gate::Pass(word),
-            State::Vacant => return Gate::Probe,
-            State::Open => self.sleep_window,
-            State::Probing => self.probe_lease,
-        };
-        let left = (word.time() + wait + self.beyond)
-            .saturating_mul(NANOS_PER_MILLI)
-            .saturating_sub(now());
         match word.state() {
-            _ if left == 0 => Gate::Probe,
-            State::Open => reject(Some(Duration::from_nanos(left))),
-            // It may be handed back, or end, at any time.
-            _ => reject(None),
+            State::Closed => Gate::Pass(word),
+            State::Vacant => Gate::Probe,
+            State::Open => match self.left(word, self.sleep.length(word), now()) {
+                0 => Gate::Probe,
+                left => reject(Some(Duration::from_nanos(left))),
+            },
+            State::Probing => {
+                let now = now();
+                let is_free = if self.probes.are_many() {
+                    self.probes.have_room(word, |probe| self.lease_left(probe, now))
+                } else {
+                    self.lease_left(word, now) == 0
+                };
+                // A probe may be handed back, or end, at any time.
+                if is_free { Gate::Probe } else { reject(None) }
+            }
         }
+    }
+
+    /// What is left of a wait that began with this word, in nanoseconds.
+    fn left(&self, since: Word, wait: u64, now: u64) -> u64 {
+        (since.time() + wait + self.beyond)
+            .saturating_mul(NANOS_PER_MILLI)
+            .saturating_sub(now)
+    }
+
+    fn lease_left(&self, probe: Word, now: u64) -> u64 {
+        self.left(probe, self.probe_lease.load(Relaxed), now)
     }
 
     /// Takes the probe, if one may go out, and leaves the circuit in this state; else says what is the case by now. The
@@ -98,6 +136,12 @@ impl Circuit {
                 Gate::Probe => {}
                 other => return Err(other),
             }
+            if self.probes.are_many() {
+                match self.take_one_of_many(word, now()) {
+                    Some(change) => return Ok(change),
+                    None => continue,
+                }
+            }
             let probing = Word::new(state, word.generation(), millis(now()), 0);
             if self
                 .word
@@ -111,6 +155,47 @@ impl Circuit {
                 });
             }
         }
+    }
+
+    /// Takes one of several probes, unless the word has changed or others were faster. The place is taken first, so
+    /// that whoever begins a round is in it.
+    fn take_one_of_many(&self, word: Word, now: u64) -> Option<Change> {
+        // A clock may be behind the one that the round began by.
+        let time = millis_up(now).max(word.time());
+        let probe = Word::new(State::Probing, word.generation(), time, 0);
+        let begins = word.state() != State::Probing;
+        let round = if begins { probe } else { word };
+        if !self
+            .probes
+            .take(probe, round, |probe| self.lease_left(probe, now))
+        {
+            return None;
+        }
+        let is_in = if begins {
+            self.word
+                .compare_exchange(word.0, round.0, AcqRel, Acquire)
+                .is_ok()
+        } else {
+            self.word() == word
+        };
+        if !is_in {
+            self.probes.give_back(probe);
+            return None;
+        }
+        Some(Change {
+            from: word,
+            to: probe,
+            cause: Cause::SleepWindowEnded,
+        })
+    }
+
+    /// The round that this probe belongs to, and how it stands, if it is not over.
+    pub(super) fn round_of(&self, probe: Word) -> Option<(Word, Tally)> {
+        let word = self.word();
+        let is_its_own = word.state() == State::Probing
+            && word.generation() == probe.generation()
+            && word.time() <= probe.time();
+        is_its_own.then(|| (word, self.probes.tally(word)))
     }
 
     /// Goes from this stretch to another state, whatever the mode is by now, if the stretch has not ended.
@@ -130,7 +215,10 @@ impl Circuit {
 
     /// The next call is a probe again. The circuit is half-open before and after, so this is no step.
     pub(super) fn hand_back(&self, admitted: Word) {
-        if admitted.is_probe() {
+        if !admitted.is_probe() {
+        } else if self.probes.are_many() {
+            self.probes.give_back(admitted);
+        } else {
             let (generation, time) = (admitted.generation(), admitted.time());
             // The cause is told to nobody.
             let _ = self.leave(admitted, State::Vacant, generation, time, Cause::ProbeFailed);
@@ -153,6 +241,7 @@ impl Circuit {
 
     /// Closed, with an empty window and no force. A breaker that is switched off stays so.
     pub(super) fn reset(&self, time: u64) -> Option<Change> {
+        self.sleep.begin_anew();
         self.begin(time, Cause::Reset, |word| {
             Some(word.with_mode(word.mode() & DISABLED))
         })
@@ -169,6 +258,7 @@ impl Circuit {
     /// Switches the breaker on or off. One that is switched on starts afresh.
     pub(super) fn set_enabled(&self, enabled: bool, time: u64) -> Option<Change> {
         if enabled {
+            self.sleep.begin_anew();
             self.begin(time, Cause::Enabled, |word| {
                 word.is(DISABLED).then(|| word.with_mode(word.mode() & !DISABLED))
             })

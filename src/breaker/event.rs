@@ -3,10 +3,16 @@
 use std::{
     collections::VecDeque,
     fmt,
-    sync::{Arc, PoisonError},
+    sync::{Arc, OnceLock, PoisonError},
 };
 
-use super::engine::Change;
+use tokio::sync::broadcast;
+
+use super::{
+    engine::Change,
+    sync::Mutex,
+    transitions::{KEPT, Transitions},
+};
 use crate::call::CircuitState;
 
 /// Why the state of a breaker changed.
@@ -20,12 +26,55 @@ pub enum Cause {
         /// Failures in the window.
         failures: u64,
     },
+    /// The window held so many outcomes, and too many of them were slow:
+    /// [`slow_calls`](super::BreakerBuilder::slow_calls).
+    TooSlow {
+        /// Successes that took longer than the limit.
+        slow: u64,
+        /// All outcomes in the window.
+        total: u64,
+    },
+    /// So many calls failed with no success in between:
+    /// [`consecutive_failures`](super::BreakerBuilder::consecutive_failures).
+    FailuresInARow {
+        /// Failures since the latest success.
+        failures: u64,
+    },
+    /// Of the last outcomes too many were failures: [`last_outcomes`](super::BreakerBuilder::last_outcomes).
+    LastFailed {
+        /// Failures among them.
+        failures: u64,
+        /// How many outcomes there were.
+        total: u64,
+    },
+    /// Of the last outcomes too many were slow: [`last_outcomes`](super::BreakerBuilder::last_outcomes) with
+    /// [`slow_calls`](super::BreakerBuilder::slow_calls).
+    LastTooSlow {
+        /// Successes among them that took longer than the limit.
+        slow: u64,
+        /// How many outcomes there were.
+        total: u64,
+    },
     /// The sleep window had ended, and a call went out as the probe.
     SleepWindowEnded,
     /// The probe succeeded.
     ProbeSucceeded,
     /// The probe failed; with Hystrix 1.5.12 also: it was [ignored](crate::call::Verdict::Ignored).
     ProbeFailed,
+    /// Of several [probes](super::BreakerBuilder::probes) enough succeeded.
+    ProbesSucceeded {
+        /// Probes that have succeeded so far.
+        successes: u64,
+        /// Probes that have failed so far.
+        failures: u64,
+    },
+    /// Of several [probes](super::BreakerBuilder::probes) too many failed.
+    ProbesFailed {
+        /// Probes that have succeeded so far.
+        successes: u64,
+        /// Probes that have failed so far.
+        failures: u64,
+    },
     /// [`Breaker::force`](super::Breaker::force) set or lifted a force.
     Forced,
     /// [`Breaker::reset`](super::Breaker::reset) was called.
@@ -42,9 +91,27 @@ impl fmt::Display for Cause {
             Cause::Tripped { successes, failures } => {
                 write!(f, "tripped by {failures} failures beside {successes} successes")
             }
+            Cause::TooSlow { slow, total } => write!(f, "{slow} of {total} outcomes were slow"),
+            Cause::FailuresInARow { failures } => write!(f, "{failures} failures in a row"),
+            Cause::LastFailed { failures, total } => {
+                write!(f, "{failures} of the last {total} outcomes were failures")
+            }
+            Cause::LastTooSlow { slow, total } => write!(f, "{slow} of the last {total} outcomes were slow"),
             Cause::SleepWindowEnded => f.write_str("the sleep window ended, a probe is out"),
             Cause::ProbeSucceeded => f.write_str("the probe succeeded"),
             Cause::ProbeFailed => f.write_str("the probe failed"),
+            Cause::ProbesSucceeded { successes, failures } => {
+                write!(
+                    f,
+                    "{successes} probes succeeded, {failures} failed, which is good enough"
+                )
+            }
+            Cause::ProbesFailed { successes, failures } => {
+                write!(
+                    f,
+                    "{failures} probes failed, {successes} succeeded, which is too few"
+                )
+            }
             Cause::Forced => f.write_str("forced by hand, or the force was lifted"),
             Cause::Reset => f.write_str("reset by hand"),
             Cause::Enabled => f.write_str("switched on"),
@@ -60,6 +127,7 @@ pub struct Transition {
     from: CircuitState,
     to: CircuitState,
     cause: Cause,
+    shadow: bool,
 }
 
 impl Transition {
@@ -82,32 +150,39 @@ impl Transition {
     pub fn cause(&self) -> Cause {
         self.cause
     }
+
+    /// Was the breaker in [shadow mode](super::BreakerBuilder::shadow)? Then this is what it would have done, and no call
+    /// is rejected.
+    pub fn is_shadow(&self) -> bool {
+        self.shadow
+    }
 }
 
 impl fmt::Display for Transition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "CircuitBreaker {:?}: {} -> {}, {}",
-            self.name, self.from, self.to, self.cause
+            "CircuitBreaker {:?}: {} -> {}, {}{}",
+            self.name,
+            self.from,
+            self.to,
+            self.cause,
+            if self.shadow { " (in shadow mode)" } else { "" }
         )
     }
 }
 
 pub(super) type Hook = Arc<dyn Fn(&Transition) + Send + Sync>;
 
-#[expect(
-    clippy::disallowed_types,
-    reason = "taken only when the state changes, never on the way of a call through a closed or an open circuit"
-)]
-type Mutex<T> = std::sync::Mutex<T>;
-
 /// Brings changes into an order and tells of them in that order.
 ///
-/// The lock is held while the word changes and while the queue does, never while a hook or a subscriber runs. Only
+/// The lock is taken only when the state changes, never on the way of a call through a closed or an open circuit. It
+/// is held while the word changes and while the queue does, never while a hook or a subscriber runs. Only
 /// one thread tells at a time; what others, or the hook itself, change meanwhile is told by that thread afterwards.
 pub(super) struct Events {
     hook: Option<Hook>,
+    /// Made for the first subscriber. Without one there is no room kept for transitions.
+    subscribers: OnceLock<broadcast::Sender<Transition>>,
     queue: Mutex<Queue>,
 }
 
@@ -121,8 +196,14 @@ impl Events {
     pub(super) fn new(hook: Option<Hook>) -> Self {
         Events {
             hook,
+            subscribers: OnceLock::new(),
             queue: Mutex::default(),
         }
+    }
+
+    pub(super) fn subscribe(&self) -> Transitions {
+        let subscribers = self.subscribers.get_or_init(|| broadcast::Sender::new(KEPT));
+        Transitions::new(subscribers.subscribe())
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut Queue) -> T) -> T {
@@ -134,6 +215,7 @@ impl Events {
     pub(super) fn order<T>(
         &self,
         name: &Arc<str>,
+        shadow: bool,
         make: impl FnOnce() -> T,
         change: impl FnOnce(&T) -> Option<Change>,
     ) -> T {
@@ -147,6 +229,7 @@ impl Events {
                         from,
                         to,
                         cause: change.cause,
+                        shadow,
                     });
                 }
             }
@@ -171,8 +254,13 @@ impl Events {
                 from = %transition.from,
                 to = %transition.to,
                 cause = %transition.cause,
+                shadow = transition.shadow,
                 "circuit breaker changed its state"
             );
+            // Before the hook, which may panic. An error says that there is no subscriber.
+            if let Some(subscribers) = self.subscribers.get() {
+                let _ = subscribers.send(transition.clone());
+            }
             if let Some(hook) = &self.hook {
                 hook(&transition);
             }

@@ -40,7 +40,9 @@ impl Health {
 pub struct Counts {
     pub(super) successes: u64,
     pub(super) failures: u64,
+    pub(super) slow: u64,
     pub(super) rejected: u64,
+    pub(super) would_reject: u64,
     pub(super) ignored: u64,
     pub(super) cancelled: u64,
     pub(super) stale: u64,
@@ -55,6 +57,12 @@ impl Counts {
     /// Failures in the window. The failure of a probe is not among them: it decides alone.
     pub fn failures(&self) -> u64 {
         self.failures
+    }
+
+    /// Successes in the window that took longer than the limit of [`slow_calls`](super::BreakerBuilder::slow_calls); 0
+    /// without such a limit. They are among the successes.
+    pub fn slow(&self) -> u64 {
+        self.slow
     }
 
     /// All outcomes in the window: what is compared with the volume.
@@ -72,12 +80,19 @@ impl Counts {
         self.rejected
     }
 
+    /// Calls that would have been turned away, had the breaker not been in [shadow
+    /// mode](super::BreakerBuilder::shadow).
+    pub fn would_reject(&self) -> u64 {
+        self.would_reject
+    }
+
     /// Outcomes with the verdict [`Ignored`](crate::call::Verdict::Ignored).
     pub fn ignored(&self) -> u64 {
         self.ignored
     }
 
-    /// Calls that were given up before they had an outcome: dropped by the caller, or ended by a panic.
+    /// Calls that were given up before they had an outcome: dropped by the caller, or ended by a panic. Those that
+    /// [count as failed](super::BreakerBuilder::cancelled_after) are not among them.
     pub fn cancelled(&self) -> u64 {
         self.cancelled
     }

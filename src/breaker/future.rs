@@ -30,6 +30,7 @@ pin_project! {
             // Dropped first: when the probe is handed back, this one has ended.
             #[pin]
             inner: F,
+            // None: the call is not counted, or has ended.
             permit: Option<Permit>,
             classify: C,
         },
@@ -41,11 +42,11 @@ pin_project! {
 
 impl<F, C> CircuitBreakerFuture<F, C> {
     #[inline]
-    pub(super) fn calling(inner: F, permit: Permit, classify: C) -> Self {
+    pub(super) fn calling(inner: F, permit: Option<Permit>, classify: C) -> Self {
         CircuitBreakerFuture {
             state: State::Calling {
                 inner,
-                permit: Some(permit),
+                permit,
                 classify,
             },
         }
@@ -110,7 +111,7 @@ impl<F, C> fmt::Debug for CircuitBreakerFuture<F, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match &self.state {
             State::Calling { permit: Some(_), .. } => "calling",
-            State::Calling { permit: None, .. } => "done",
+            State::Calling { permit: None, .. } => "not counted, or done",
             State::Rejected { .. } => "rejected",
         };
         f.debug_tuple("CircuitBreakerFuture").field(&state).finish()

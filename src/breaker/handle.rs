@@ -6,10 +6,11 @@ use std::{
     future::Future,
     pin::Pin,
     sync::{
-        Arc,
+        Arc, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
     thread,
+    time::Duration,
 };
 
 use tokio::{
@@ -20,12 +21,14 @@ use tokio::{
 use super::{
     BreakerSettings,
     config::BreakerBuilder,
-    engine::{Change, Gate, Settings},
-    event::{Events, Hook},
+    engine::{Change, Gate, Settings, UNTIMED, nanos},
+    event::Events,
     figures::{Counts, Health},
     hystrix::{self, Asker},
     machine::Machine,
     permit::Permit,
+    sync::{AtomicU64, Relaxed},
+    transitions::Transitions,
     word::{FORCED_CLOSED, FORCED_OPEN, Word},
 };
 use crate::call::{CircuitOpen, CircuitState, ConfigError, Verdict};
@@ -85,14 +88,15 @@ impl Breaker {
         BreakerBuilder::new(name.into())
     }
 
-    pub(super) fn with(name: Arc<str>, settings: Settings, hook: Option<Hook>) -> Self {
+    pub(super) fn with(built_by: BreakerBuilder, settings: Settings) -> Self {
         let core = Arc::new(Core {
             machine: Machine::new(settings),
-            settings: BreakerSettings::of(&settings),
-            name,
+            live: Live::new(&settings),
+            name: built_by.breaker_name().clone(),
             base: Instant::now(),
-            events: Events::new(hook),
+            events: Events::new(built_by.hook().cloned()),
             changed: Arc::new(Notify::new()),
+            built_by: Mutex::new(built_by),
         });
         let shards = (0..settings.lanes.next_power_of_two())
             .map(|lane| {
@@ -109,18 +113,115 @@ impl Breaker {
         &self.shards[thread_number() & (self.shards.len() - 1)]
     }
 
+    /// What a call would be told. Nothing is written, so any shard will do.
+    #[inline]
+    pub(super) fn look(&self) -> Gate {
+        self.shards[0].look()
+    }
+
+    /// That of a thread with this number.
+    #[cfg(all(test, outbound_loom))]
+    pub(super) fn lane(&self, lane: usize) -> &Arc<Shard> {
+        &self.shards[lane]
+    }
+
     /// The name it was given.
     pub fn name(&self) -> &str {
         &self.shard().core.name
     }
 
-    /// What it goes by.
+    pub(super) fn shared_name(&self) -> Arc<str> {
+        self.shard().core.name.clone()
+    }
+
+    /// The state as it stands, in shadow mode as well.
+    #[cfg(feature = "endpoints")]
+    pub(super) fn judged_state(&self) -> CircuitState {
+        self.shard().core.judged_state()
+    }
+
+    /// Is it plainly closed, is no call on its way, and does nobody else hold it?
+    pub(super) fn can_be_dropped(&self) -> bool {
+        self.shard().core.machine.word().is_plainly_closed()
+            && Arc::strong_count(&self.shards) == 1
+            && self.shards.iter().all(|shard| Arc::strong_count(shard) == 1)
+    }
+
+    /// What it goes by now.
     pub fn settings(&self) -> BreakerSettings {
-        self.shard().core.settings
+        self.shard().core.built_by(|builder| builder.settings())
+    }
+
+    /// Changes settings while calls go on.
+    ///
+    /// The closure is given the settings as they are, in a builder, and says what is to be otherwise. Window, state,
+    /// figures and permits stay: the next outcome is judged by the new rules, with all that the window holds. A sleep or
+    /// a lease that has begun ends by the new length. Calls that began before [`slow_calls`](BreakerBuilder::slow_calls)
+    /// or [`cancelled_after`](BreakerBuilder::cancelled_after) were switched on were not timed, and count as before.
+    ///
+    /// If two threads change settings at once, the later one wins for all settings.
+    ///
+    /// ```
+    /// use tower_outbound::{breaker::Breaker, call::CircuitState, call::Verdict};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let breaker = Breaker::new("orders")?;
+    /// for _ in 0..9 {
+    ///     breaker.admit()?.settle(Verdict::Failure);
+    /// }
+    /// breaker.change(|settings| settings.volume(10))?;
+    /// assert_eq!(breaker.state(), CircuitState::Closed);
+    /// breaker.admit()?.settle(Verdict::Failure);
+    /// assert_eq!(breaker.state(), CircuitState::Open);
+    ///
+    /// let error = breaker.change(|settings| settings.probes(3)).unwrap_err();
+    /// assert_eq!(error.field(), "probes"); // they have places, made when the breaker is built
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// What [`build`](BreakerBuilder::build) finds wrong, and what cannot change while calls go on: the rolling
+    /// [`window`](BreakerBuilder::window), the number of [`last_outcomes`](BreakerBuilder::last_outcomes) and of
+    /// [`probes`](BreakerBuilder::probes), [`hystrix`](BreakerBuilder::hystrix) with its
+    /// [`health_snapshot`](BreakerBuilder::health_snapshot), the [`seed`](BreakerBuilder::seed) and the
+    /// [hook](BreakerBuilder::on_transition). A breaker is switched off by [`set_enabled`](Breaker::set_enabled). Nothing
+    /// has changed then.
+    pub fn change(&self, change: impl FnOnce(BreakerBuilder) -> BreakerBuilder) -> Result<(), ConfigError> {
+        let core = &self.shard().core;
+        // The closure may do anything, so it runs without the lock.
+        let before = core.built_by(|builder| builder.clone());
+        let after = change(before.clone());
+        let settings = before.checked_change(&after)?;
+        core.built_by(|builder| {
+            core.machine.set(&settings);
+            core.live.set(&settings);
+            *builder = after;
+        });
+        // What rejected calls may let them through now, or the other way round.
+        core.changed.notify_waiters();
+        Ok(())
+    }
+
+    /// Is it in [shadow mode](BreakerBuilder::shadow), in which nothing is rejected?
+    pub fn is_shadow(&self) -> bool {
+        self.shard().core.live.shadow()
+    }
+
+    /// How long it is until a call may go out as a probe: zero if one may go out now. `None`: the circuit is closed,
+    /// forced or switched off, or the probe is out, which may end at any time.
+    pub fn probe_in(&self) -> Option<Duration> {
+        let core = &self.shard().core;
+        match core.judged_look(|| core.now()) {
+            Gate::Pass(_) | Gate::Shadowed(_) => None,
+            Gate::Probe => Some(Duration::ZERO),
+            Gate::Reject { retry_in, .. } => retry_in,
+        }
     }
 
     /// How long a probe may take before another one takes its place.
-    pub fn probe_lease(&self) -> std::time::Duration {
+    pub fn probe_lease(&self) -> Duration {
         self.shard().core.machine.probe_lease()
     }
 
@@ -142,15 +243,19 @@ impl Breaker {
     /// the circuit: by the health ticks that have passed since somebody looked (1.5.12), or by being asked at all
     /// (1.5.18, whose `isOpen` does so too, whatever is forced). To look and touch nothing there is
     /// [`unforced_state`](Breaker::unforced_state).
+    ///
+    /// In [shadow mode](BreakerBuilder::shadow) it is [`Shadow`](CircuitState::Shadow), whatever the circuit would do,
+    /// which [`unforced_state`](Breaker::unforced_state) tells.
     pub fn state(&self) -> CircuitState {
         let core = &self.shard().core;
-        match &core.machine {
+        let state = match &core.machine {
             Machine::Ours(engine) => engine.state(|| core.now()),
             Machine::Hystrix(engine) => {
                 core.catch_up(engine, Asker::Reader, core.now());
                 engine.state()
             }
-        }
+        };
+        core.told(state)
     }
 
     /// The state that the circuit would have, were nothing forced: of the machine that goes on below.
@@ -180,7 +285,37 @@ impl Breaker {
     /// The outcomes in the window, and totals since the breaker was built.
     pub fn counts(&self) -> Counts {
         let core = &self.shard().core;
-        core.machine.counts(core.now())
+        Counts {
+            would_reject: core.live.would_reject.load(Relaxed),
+            ..core.machine.counts(core.now())
+        }
+    }
+
+    /// Follows the transitions from now on.
+    ///
+    /// The same events in the same order as those of [`on_transition`](BreakerBuilder::on_transition), for as many
+    /// subscribers as there are. They read at their own pace: calls never wait for them.
+    ///
+    /// ```
+    /// use tower_outbound::{breaker::{Breaker, Force}, call::CircuitState};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_outbound::call::ConfigError> {
+    /// let breaker = Breaker::new("orders")?;
+    /// let mut transitions = breaker.transitions();
+    /// breaker.force(Force::Open);
+    /// drop(breaker);
+    /// while let Some(told) = transitions.next().await {
+    ///     match told {
+    ///         Ok(transition) => assert_eq!(transition.to(), CircuitState::ForcedOpen),
+    ///         Err(missed) => eprintln!("{missed}"),
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn transitions(&self) -> Transitions {
+        self.shard().core.events.subscribe()
     }
 
     /// Back to the beginning: closed, with an empty window and nothing forced.
@@ -237,7 +372,9 @@ pub(super) struct Shard {
 #[derive(Debug)]
 struct Core {
     machine: Machine,
-    settings: BreakerSettings,
+    live: Live,
+    /// What it was built by, with all changes since.
+    built_by: Mutex<BreakerBuilder>,
     name: Arc<str>,
     base: Instant,
     events: Events,
@@ -245,7 +382,74 @@ struct Core {
     changed: Arc<Notify>,
 }
 
+#[expect(
+    clippy::disallowed_types,
+    reason = "taken where settings are read as a whole or changed, never on the way of a call"
+)]
+type Mutex<T> = std::sync::Mutex<T>;
+
+/// What can change while calls go on and is no business of the machine.
+#[derive(Debug)]
+struct Live {
+    shadow: AtomicU64,
+    /// Does anybody want to know how long a call took?
+    timed: AtomicU64,
+    /// In nanoseconds.
+    cancelled_after: AtomicU64,
+    would_reject: AtomicU64,
+}
+
+impl Live {
+    fn new(settings: &Settings) -> Self {
+        let live = Live {
+            shadow: AtomicU64::new(0),
+            timed: AtomicU64::new(0),
+            cancelled_after: AtomicU64::new(0),
+            would_reject: AtomicU64::new(0),
+        };
+        live.set(settings);
+        live
+    }
+
+    fn set(&self, settings: &Settings) {
+        let more = &settings.more;
+        self.shadow.store(more.shadow.into(), Relaxed);
+        self.cancelled_after
+            .store(more.cancelled_after.map_or(u64::MAX, nanos), Relaxed);
+        let timed = more.slow_limit.is_some() || more.cancelled_after.is_some();
+        self.timed.store(timed.into(), Relaxed);
+    }
+
+    fn shadow(&self) -> bool {
+        self.shadow.load(Relaxed) != 0
+    }
+}
+
 impl Core {
+    fn built_by<T>(&self, work: impl FnOnce(&mut BreakerBuilder) -> T) -> T {
+        // Nothing that can panic runs under the lock.
+        work(&mut self.built_by.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// When a call begins, if anybody wants to know.
+    #[inline]
+    fn began(&self, now: impl Fn() -> u64) -> u64 {
+        if self.live.timed.load(Relaxed) == 0 {
+            UNTIMED
+        } else {
+            now()
+        }
+    }
+
+    /// A state as it is told, for one that would reject calls or not.
+    fn told(&self, state: CircuitState) -> CircuitState {
+        if self.live.shadow() && state != CircuitState::Disabled {
+            CircuitState::Shadow
+        } else {
+            state
+        }
+    }
+
     /// Nanoseconds since the breaker was built. A breaker may meet a clock that is behind its own, as when it comes
     /// from another runtime whose time was paused and advanced; its time stands still until that clock catches up.
     #[inline]
@@ -258,7 +462,9 @@ impl Core {
 
     #[cold]
     fn step(&self, make: impl FnOnce() -> Option<Change>) {
-        let change = self.events.order(&self.name, make, |change| *change);
+        let change = self
+            .events
+            .order(&self.name, self.live.shadow(), make, |change| *change);
         if change.is_some() {
             self.changed.notify_waiters();
         }
@@ -281,8 +487,29 @@ impl Core {
         }
     }
 
+    /// What a call would be told.
     #[inline]
     fn look(&self, now: impl Fn() -> u64) -> Gate {
+        if let Machine::Ours(engine) = &self.machine {
+            let word = engine.word();
+            if word.is_plainly_closed() {
+                return Gate::Pass(word);
+            }
+        }
+        self.look_closer(now)
+    }
+
+    #[inline]
+    fn look_closer(&self, now: impl Fn() -> u64) -> Gate {
+        match self.judged_look(now) {
+            Gate::Reject { .. } if self.live.shadow() => Gate::Shadowed(self.machine.bystander()),
+            gate => gate,
+        }
+    }
+
+    /// What a call would be told if the breaker rejected calls.
+    #[inline]
+    fn judged_look(&self, now: impl Fn() -> u64) -> Gate {
         match &self.machine {
             Machine::Ours(engine) => engine.look(now),
             Machine::Hystrix(engine) => self.look_by_ticks(engine, now),
@@ -299,6 +526,11 @@ impl Core {
 
     /// The state as it stands, with no step taken.
     fn glance(&self) -> CircuitState {
+        self.told(self.judged_state())
+    }
+
+    /// The same, whether it rejects calls by it or not.
+    fn judged_state(&self) -> CircuitState {
         match &self.machine {
             Machine::Ours(engine) => engine.state(|| self.now()),
             Machine::Hystrix(engine) => engine.state(),
@@ -306,10 +538,10 @@ impl Core {
     }
 
     #[inline]
-    fn settle(&self, admitted: Word, lane: usize, verdict: Verdict, now: impl Fn() -> u64) {
+    fn settle(&self, admitted: Word, began: u64, lane: usize, verdict: Verdict, now: impl Fn() -> u64) {
         match &self.machine {
             Machine::Ours(engine) => {
-                if let Some(step) = engine.settle(admitted, lane, verdict, &now) {
+                if let Some(step) = engine.settle_since(began, admitted, lane, verdict, &now) {
                     // The time when its turn has come: the sleep window begins as the circuit opens.
                     self.step(|| engine.take(step, admitted, lane, now()));
                 }
@@ -334,7 +566,7 @@ impl Core {
         }
     }
 
-    fn rejection(&self, state: CircuitState, retry_in: Option<std::time::Duration>) -> CircuitOpen {
+    fn rejection(&self, state: CircuitState, retry_in: Option<Duration>) -> CircuitOpen {
         CircuitOpen::new(self.name.clone(), state, retry_in)
     }
 }
@@ -358,11 +590,22 @@ impl Shard {
         now: impl Fn() -> u64,
     ) -> Result<Permit, CircuitOpen> {
         match self.core.look(&now) {
-            Gate::Pass(word) => Ok(Permit::new(self.clone(), word)),
+            Gate::Pass(word) => Ok(Permit::new(self.clone(), word, self.core.began(now))),
+            Gate::Shadowed(word) => Ok(self.let_through(word, now)),
             Gate::Probe if may_probe => self.take_probe(now),
+            Gate::Probe if self.core.live.shadow() => {
+                Ok(self.let_through(self.core.machine.bystander(), now))
+            }
             Gate::Probe => Err(self.refuse(CircuitState::Open)),
             Gate::Reject { state, retry_in } => Err(self.reject(state, retry_in)),
         }
+    }
+
+    /// In shadow mode: counted, and not rejected.
+    #[cold]
+    fn let_through(self: &Arc<Self>, word: Word, now: impl Fn() -> u64) -> Permit {
+        self.core.live.would_reject.fetch_add(1, Relaxed);
+        Permit::new(self.clone(), word, self.core.began(now))
     }
 
     #[cold]
@@ -370,18 +613,24 @@ impl Shard {
         let core = &self.core;
         let taken = core.events.order(
             &core.name,
+            core.live.shadow(),
             || core.machine.take_probe(&now),
             |taken| taken.as_ref().ok().copied(),
         );
         match taken {
             Ok(change) => {
                 // Before anybody is told: should the hook panic, the probe is handed back.
-                let permit = Permit::new(self.clone(), change.to);
+                let permit = Permit::new(self.clone(), change.to, core.began(&now));
                 core.changed.notify_waiters();
                 core.events.tell();
                 Ok(permit)
             }
-            Err(Gate::Pass(word)) => Ok(Permit::new(self.clone(), word)),
+            Err(Gate::Pass(word) | Gate::Shadowed(word)) => {
+                Ok(Permit::new(self.clone(), word, core.began(&now)))
+            }
+            Err(Gate::Reject { .. }) if core.live.shadow() => {
+                Ok(self.let_through(core.machine.bystander(), now))
+            }
             Err(Gate::Reject { state, retry_in }) => Err(self.reject(state, retry_in)),
             // `take_probe` took it.
             Err(Gate::Probe) => Err(self.refuse(CircuitState::HalfOpen)),
@@ -389,7 +638,7 @@ impl Shard {
     }
 
     #[cold]
-    fn reject(&self, state: CircuitState, retry_in: Option<std::time::Duration>) -> CircuitOpen {
+    fn reject(&self, state: CircuitState, retry_in: Option<Duration>) -> CircuitOpen {
         self.core.machine.note_rejected(self.lane);
         self.core.rejection(state, retry_in)
     }
@@ -399,22 +648,34 @@ impl Shard {
     pub(super) fn refuse(&self, state: CircuitState) -> CircuitOpen {
         match self.look() {
             Gate::Reject { state, retry_in } => self.reject(state, retry_in),
-            Gate::Pass(_) | Gate::Probe => self.reject(state, Some(std::time::Duration::ZERO)),
+            Gate::Pass(_) | Gate::Shadowed(_) | Gate::Probe => self.reject(state, Some(Duration::ZERO)),
         }
     }
 
-    #[inline]
-    pub(super) fn settle(&self, admitted: Word, verdict: Verdict) {
-        self.settle_at(admitted, verdict, || self.core.now());
+    #[cfg(all(test, outbound_loom))]
+    pub(super) fn machine(&self) -> &Machine {
+        &self.core.machine
     }
 
     #[inline]
-    pub(super) fn settle_at(&self, admitted: Word, verdict: Verdict, now: impl Fn() -> u64) {
-        self.core.settle(admitted, self.lane, verdict, now);
+    pub(super) fn settle(&self, admitted: Word, began: u64, verdict: Verdict) {
+        self.settle_at(admitted, began, verdict, || self.core.now());
+    }
+
+    #[inline]
+    pub(super) fn settle_at(&self, admitted: Word, began: u64, verdict: Verdict, now: impl Fn() -> u64) {
+        self.core.settle(admitted, began, self.lane, verdict, now);
     }
 
     #[cold]
-    pub(super) fn cancel(&self, admitted: Word) {
+    pub(super) fn cancel(&self, admitted: Word, began: u64) {
+        // While a panic unwinds, a hook that panicked as well would abort the process.
+        let has_failed = began != UNTIMED
+            && !thread::panicking()
+            && self.core.now().saturating_sub(began) >= self.core.live.cancelled_after.load(Relaxed);
+        if has_failed {
+            return self.settle(admitted, began, Verdict::Failure);
+        }
         self.core.machine.cancel(admitted, self.lane);
     }
 }

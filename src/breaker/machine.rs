@@ -38,6 +38,20 @@ impl Machine {
         }
     }
 
+    /// Takes over what can change while calls go on. The windows are kept.
+    pub(super) fn set(&self, settings: &Settings) {
+        either!(self, engine => engine.set(settings));
+    }
+
+    pub(super) fn word(&self) -> Word {
+        either!(self, engine => engine.word())
+    }
+
+    /// The word of a call that is let through where it would be rejected.
+    pub(super) fn bystander(&self) -> Word {
+        either!(self, engine => engine.bystander())
+    }
+
     pub(super) fn probe_lease(&self) -> Duration {
         either!(self, engine => engine.probe_lease())
     }

@@ -59,7 +59,19 @@
 //! | [`error_percent`](BreakerBuilder::error_percent) | 50 | 0 to 100 | share of failures at which it opens, in whole percent, cut |
 //! | [`window`](BreakerBuilder::window) | 10 s | above zero | length of the rolling window, in 10 buckets |
 //! | [`sleep_window`](BreakerBuilder::sleep_window) | 5 s | above zero | how long it rejects before a probe may go out |
+//! | [`sleep_growth`](BreakerBuilder::sleep_growth) | none | factor 1 and up | each sleep window of a row is longer than the one before, up to the longest |
+//! | [`sleep_jitter`](BreakerBuilder::sleep_jitter) | 0 % | 0 to 100 | by up to this share each sleep window is shortened at random |
+//! | [`seed`](BreakerBuilder::seed) | random | | what the random numbers are drawn from |
+//! | [`consecutive_failures`](BreakerBuilder::consecutive_failures) | none | 1 and up | so many failures in a row open it as well |
+//! | [`slow_calls`](BreakerBuilder::slow_calls) | none | above zero, 1 to 100 % | so large a share of slow successes opens it as well |
+//! | [`last_outcomes`](BreakerBuilder::last_outcomes) | none | 1 to 100,000 | the shares among so many last outcomes open it as well |
+//! | [`without_error_percent`](BreakerBuilder::without_error_percent) | no | | the share of failures does not open it |
+//! | [`without_window`](BreakerBuilder::without_window) | no | | the shares in the window of time do not open it |
+//! | [`probes`](BreakerBuilder::probes) | 1 | 1 to 1,000 | how many probes go out at once |
+//! | [`probe_success_percent`](BreakerBuilder::probe_success_percent) | 100 % | 1 to 100 | share of them that must succeed |
 //! | [`probe_lease`](BreakerBuilder::probe_lease) | 30 s | above zero | how long a probe may take before another takes its place |
+//! | [`cancelled_after`](BreakerBuilder::cancelled_after) | never | above zero | a call that is given up after so long has failed |
+//! | [`shadow`](BreakerBuilder::shadow) | no | | rejects nothing, and tells what it would have done |
 //! | [`hystrix`](BreakerBuilder::hystrix) | no | 1.5.12, 1.5.18 | judged as that release does it |
 //! | [`health_snapshot`](BreakerBuilder::health_snapshot) | 500 ms | 1 to 1,000 in a window | how often Hystrix's figures are brought up to date |
 //! | [`disabled`](BreakerBuilder::disabled) | no | | neither rejects nor counts; with [`hystrix`](BreakerBuilder::hystrix) it counts on |
@@ -82,9 +94,42 @@
 //!
 //! Every outcome is judged as it ends, a success as well. Not counted are rejections, ignored outcomes and calls that
 //! were given up; the latter include calls that an outer timeout drops, so a timeout belongs below this layer, where
-//! its error is a failure.
+//! its error is a failure. For one that has to stand above it there is
+//! [`cancelled_after`](BreakerBuilder::cancelled_after).
 //!
-//! By hand: [`Breaker::force`] holds a circuit open or closed and leaves the state below as it is,
+//! With several [`probes`](BreakerBuilder::probes) the half-open circuit goes by all of them:
+//!
+//! | state | what happens | then |
+//! | --- | --- | --- |
+//! | half-open | another call while fewer probes are out or have ended than there are | half-open: this call is a probe, too |
+//! | half-open | so many probes have succeeded that enough have | closed, with an empty window |
+//! | half-open | so many probes have failed that enough cannot succeed | open, for a full sleep window |
+//! | half-open | a probe is ignored, dropped or panics, or its lease has ended | half-open: another call is a probe in its place |
+//!
+//! # Rules
+//!
+//! By default the share of failures in the window of time is the only rule. Each of the others is set beside it; the
+//! circuit opens as soon as one of those that are set says so, and the [`Cause`] tells which it was, with its numbers.
+//! If several say so at once, the one that is told is the first in this order:
+//!
+//! | rule | set by | looks at | cause |
+//! | --- | --- | --- | --- |
+//! | share of failures | [`error_percent`](BreakerBuilder::error_percent), set by default | the window of time | [`Tripped`](Cause::Tripped) |
+//! | share of slow calls | [`slow_calls`](BreakerBuilder::slow_calls) | the window of time | [`TooSlow`](Cause::TooSlow) |
+//! | failures in a row | [`consecutive_failures`](BreakerBuilder::consecutive_failures) | what came since the latest success | [`FailuresInARow`](Cause::FailuresInARow) |
+//! | share of failures | [`last_outcomes`](BreakerBuilder::last_outcomes) | the last outcomes | [`LastFailed`](Cause::LastFailed) |
+//! | share of slow calls | both | the last outcomes | [`LastTooSlow`](Cause::LastTooSlow) |
+//!
+//! Where the circuit closes or is reset, all of them begin anew.
+//!
+//! # Watching and steering
+//!
+//! The handle tells the [state](Breaker::state), the [counts](Breaker::counts) and [how long it
+//! is](Breaker::probe_in) until a probe may go out. Transitions are told to a
+//! [hook](BreakerBuilder::on_transition), to [subscribers](Breaker::transitions) and as `tracing` events: each once, in
+//! order, with its cause, and with no lock held.
+//!
+//! Settings [change](Breaker::change) while calls go on, and the window stays. By hand: [`Breaker::force`] holds a circuit open or closed and leaves the state below as it is,
 //! [`Breaker::set_enabled`] switches it off, which wins over any force, and [`Breaker::reset`] starts anew.
 //!
 //! # States of Hystrix
@@ -143,6 +188,12 @@
 //! * What counts as a failure is the classifier's business; [`HystrixVerdicts`] counts as Hystrix does.
 //! * A breaker that is switched off and on again starts with an empty window.
 //!
+//! # Many breakers
+//!
+//! [`Breakers`] keeps one for each key, such as the host or the route, and [`KeyedBreakerLayer`] asks that of the call.
+//! Below a balancer [`EndpointBreakers`] keeps one for each endpoint, which rejects nothing but keeps the balancer from
+//! picking an endpoint that is not well (feature `endpoints`, which `balance` switches on).
+//!
 //! # Readiness
 //!
 //! A closed circuit passes `poll_ready` on to the inner service. One that would reject a call answers "ready" without
@@ -157,12 +208,17 @@
 //! # Cost
 //!
 //! A call through a closed circuit takes no lock and allocates nothing. It reads the clock once, at its end, and
-//! writes to memory that its thread shares with few others, or none. With [`hystrix`](BreakerBuilder::hystrix) it reads
+//! writes to memory that its thread shares with few others, or none. [`slow_calls`](BreakerBuilder::slow_calls) and
+//! [`cancelled_after`](BreakerBuilder::cancelled_after) read the clock at the beginning as well;
+//! [`last_outcomes`](BreakerBuilder::last_outcomes) writes to memory that all threads share. A breaker takes the same
+//! memory however many calls there are: about 3 kB where four threads count, which two cores have. With [`hystrix`](BreakerBuilder::hystrix) it reads
 //! the clock at each step, and once in an interval a call sums the window up; after a while without calls the next one does so
 //! for each tick that has passed, at most for those of two windows, and allocates for it.
 //!
 mod circuit;
 mod config;
+#[cfg(feature = "endpoints")]
+mod endpoint;
 mod engine;
 mod event;
 mod figures;
@@ -170,18 +226,34 @@ mod future;
 mod handle;
 mod hystrix;
 mod judge;
+mod keyed;
+mod last;
 mod layer;
 mod machine;
 mod permit;
+mod probes;
+mod run;
 mod service;
 mod settings;
+mod sleep;
 mod sync;
+mod transitions;
 mod window;
 mod word;
 
+#[cfg(all(test, outbound_loom))]
+mod loom_tests;
 #[cfg(test)]
+#[cfg(not(outbound_loom))]
+mod model_tests;
+#[cfg(all(test, outbound_loom))]
+mod rules_loom_tests;
+#[cfg(test)]
+#[cfg(not(outbound_loom))]
 mod tests;
 
+#[cfg(feature = "endpoints")]
+pub use self::endpoint::{EndpointBreaker, EndpointBreakerLayer, EndpointBreakers};
 pub use self::{
     config::BreakerBuilder,
     event::{Cause, Transition},
@@ -189,8 +261,10 @@ pub use self::{
     future::CircuitBreakerFuture,
     handle::{Breaker, Force},
     hystrix::{HystrixRelease, HystrixVerdicts},
+    keyed::{Breakers, BreakersBuilder, KeyedBreaker, KeyedBreakerLayer, Route, by_authority, by_route},
     layer::CircuitBreakerLayer,
     permit::Permit,
     service::CircuitBreaker,
     settings::BreakerSettings,
+    transitions::{Missed, Transitions},
 };

@@ -56,8 +56,8 @@ impl<S, C> CircuitBreaker<S, C> {
     /// The state, where no call would be let through now.
     #[inline]
     fn rejecting(&self) -> Option<CircuitState> {
-        match self.breaker.shard().look() {
-            Gate::Pass(_) | Gate::Probe => None,
+        match self.breaker.look() {
+            Gate::Pass(_) | Gate::Shadowed(_) | Gate::Probe => None,
             Gate::Reject { state, .. } => Some(state),
         }
     }
@@ -128,7 +128,7 @@ where
         match admitted {
             // The permit is a local while the inner service works: should that panic, it is dropped.
             Ok(permit) => {
-                CircuitBreakerFuture::calling(self.inner.call(request), permit, self.classify.clone())
+                CircuitBreakerFuture::calling(self.inner.call(request), Some(permit), self.classify.clone())
             }
             Err(rejection) => CircuitBreakerFuture::rejected(rejection),
         }

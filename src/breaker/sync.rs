@@ -1,6 +1,5 @@
-//! The atomics of the state word and of the window, in one place, so that a model checker's can take theirs.
+//! The atomics of the state word and of the window: what `scripts/loom` puts into every order.
 
-pub(super) use std::sync::atomic::{
-    AtomicU64,
-    Ordering::{AcqRel, Acquire, Relaxed, SeqCst},
-};
+pub(super) use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
+
+pub(super) use crate::sync::{AtomicU64, Mutex};

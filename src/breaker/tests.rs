@@ -15,8 +15,8 @@ use std::{
 use proptest::prelude::*;
 
 use super::{
-    Breaker, Cause, Counts,
-    engine::{Change, Engine, Gate, Settings, Step},
+    Breaker, Cause, Counts, Force, HystrixRelease, Transition,
+    engine::{Change, Engine, Gate, More, Settings, Step},
     judge::Judge,
     window::BUCKETS,
     word::{DISABLED, FORCED_CLOSED, FORCED_OPEN, State, Word},
@@ -38,6 +38,7 @@ fn settings(volume: u32, percent: u32, lanes: usize) -> Settings {
         enabled: true,
         hystrix: None,
         lanes,
+        more: More::default(),
     }
 }
 
@@ -253,8 +254,14 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     proptest::collection::vec(op, 1..400)
 }
 
+/// Of about 200 steps each. `BREAKER_TRACES` asks for more.
+pub(super) fn traces() -> u32 {
+    let asked = std::env::var("BREAKER_TRACES").ok();
+    asked.map_or(400, |traces| traces.parse().unwrap())
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: traces(), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn the_engine_equals_a_model_that_recomputes_everything_from_all_outcomes(
@@ -602,4 +609,100 @@ fn race() {
     reached.retain(|word| left.binary_search(word).is_err());
     assert_eq!(reached.len(), 1, "one word is the last");
     assert_eq!(reached, [out(engine.0.word())]);
+}
+
+/// Threads that do anything in any order, each by its own seed, on a clock that each moves on: whatever they did, each
+/// transition follows the one before it, each rejection is counted, and afterwards the circuit can be closed by one
+/// call. `BREAKER_SEEDS` asks for more.
+#[test]
+fn threads_that_do_anything_leave_a_circuit_that_closes() {
+    let asked = std::env::var("BREAKER_SEEDS").ok();
+    let seeds: u64 = asked.map_or(20, |seeds| seeds.parse().unwrap());
+    for seed in 0..seeds {
+        for machine in [None, Some(HystrixRelease::V1_5_12), Some(HystrixRelease::V1_5_18)] {
+            do_anything(seed, machine);
+        }
+    }
+}
+
+fn do_anything(seed: u64, machine: Option<HystrixRelease>) {
+    const THREADS: u64 = 3;
+    const STEPS: u64 = 2_000;
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let log = told.clone();
+    let settings = Settings {
+        hystrix: machine.map(|release| (release, Duration::from_nanos(WINDOW / 4))),
+        ..settings(2, 50, 2)
+    };
+    let hook = move |transition: &Transition| {
+        log.lock().unwrap().push((transition.from(), transition.to()));
+    };
+    let breaker = Breaker::with(Breaker::builder("x").on_transition(hook), settings);
+    let clock = AtomicU64::new(0);
+    let now = || clock.load(Ordering::Relaxed);
+    let rejected: u64 = thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let (breaker, clock, now) = (&breaker, &clock, &now);
+                scope.spawn(move || {
+                    let mut dice = seed * THREADS + thread;
+                    let mut throw = |sides: u64| {
+                        // SplitMix64.
+                        dice = dice.wrapping_add(0x9e37_79b9_7f4a_7c15);
+                        let mut mixed = dice;
+                        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+                        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+                        (mixed ^ mixed >> 31) % sides
+                    };
+                    let mut held: Vec<super::Permit> = Vec::new();
+                    let mut rejected = 0;
+                    for _ in 0..STEPS {
+                        clock.fetch_add(throw(SLEEP / 20), Ordering::Relaxed);
+                        match throw(64) {
+                            0 => breaker.reset(),
+                            1 => breaker.force(Force::Open),
+                            2 => breaker.force(Force::Closed),
+                            3..8 => breaker.force(Force::None),
+                            8 => breaker.set_enabled(false),
+                            9..12 => breaker.set_enabled(true),
+                            12..38 => match breaker.shard().admit_at(true, now) {
+                                Ok(permit) => held.push(permit),
+                                Err(_) => rejected += 1,
+                            },
+                            _ if held.is_empty() => {}
+                            what => {
+                                let permit = held.swap_remove(throw(held.len() as u64) as usize);
+                                match what {
+                                    38..50 => permit.settle_at(Verdict::Failure, now),
+                                    50..58 => permit.settle_at(Verdict::Success, now),
+                                    58..61 => permit.settle_at(Verdict::Ignored, now),
+                                    _ => drop(permit),
+                                }
+                            }
+                        }
+                    }
+                    rejected
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    breaker.set_enabled(true);
+    breaker.force(Force::None);
+    let told = told.lock().unwrap().clone();
+    assert!(told.len() > 10, "{told:?}");
+    assert!(told.windows(2).all(|pair| pair[0].1 == pair[1].0), "{told:?}");
+    assert_eq!(breaker.counts().rejected(), rejected, "seed {seed}, {machine:?}");
+    // Whatever is out has lost its lease by then; one that is let past closes, at the latest after what it tells trips.
+    let late = now() + 2 * (SLEEP + LEASE + MILLI);
+    let permit = breaker.shard().admit_at(true, || late);
+    let permit = permit.or_else(|_| breaker.shard().admit_at(true, || late + SLEEP + MILLI));
+    permit
+        .unwrap()
+        .settle_at(Verdict::Success, || late + SLEEP + MILLI);
+    assert_eq!(
+        breaker.unforced_state(),
+        CircuitState::Closed,
+        "seed {seed}, {machine:?}"
+    );
 }

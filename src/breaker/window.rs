@@ -2,8 +2,9 @@
 
 use super::sync::{AtomicU64, Relaxed, SeqCst};
 
-/// The window is the running bucket and the nine before it.
-pub(super) const BUCKETS: usize = 10;
+/// The window is the running bucket and the nine before it; for those who try every order, each bucket is one more place
+/// to meet at.
+pub(super) const BUCKETS: usize = if cfg!(all(test, outbound_loom)) { 2 } else { 10 };
 
 /// One bucket is `generation: 16 | round: 24 | count: 24`, from the top; the round says which of the times that
 /// share the bucket it is about. A bucket with another stamp than the asker's is empty to them, so time and a new
@@ -132,14 +133,36 @@ pub(super) struct Totals {
     pub(super) stale: AtomicU64,
 }
 
-/// Failures are rare, or else it does not matter that threads wait for each other: one place for all of them
-/// allows a success to see at a glance that there is nothing to judge.
+/// Failures, and successes that were slow. They are rare, or else it does not matter that threads wait for each other:
+/// one place for all of them allows a success to see at a glance that there is nothing to judge.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Failures {
-    /// One more than the tick of the latest failure; 0 where there was none.
+struct Trouble {
+    /// One more than the tick of the latest one; 0 where there was none.
     latest: AtomicU64,
     buckets: Buckets,
+}
+
+impl Trouble {
+    fn new() -> Self {
+        Trouble {
+            latest: AtomicU64::new(0),
+            buckets: Buckets::new(),
+        }
+    }
+
+    fn add(&self, moment: Moment) {
+        // First, so that a success that is counted meanwhile either sees it, or is seen by it.
+        self.latest.fetch_max(moment.tick + 1, SeqCst);
+        self.buckets.add(moment);
+    }
+
+    /// Is there none in the window for certain?
+    #[inline]
+    fn is_far(&self, moment: Moment) -> bool {
+        let latest = self.latest.load(SeqCst);
+        latest == 0 || latest + BUCKETS as u64 <= moment.tick + 1
+    }
 }
 
 /// A rolling window over time, counted without locks.
@@ -149,7 +172,9 @@ struct Failures {
 #[derive(Debug)]
 pub(super) struct Window {
     bucket: u64,
-    failures: Failures,
+    failures: Trouble,
+    /// These are among the successes as well.
+    slow: Trouble,
     lanes: Box<[Lane]>,
 }
 
@@ -158,10 +183,8 @@ impl Window {
     pub(super) fn new(length: u64, lanes: usize) -> Self {
         Window {
             bucket: (length / BUCKETS as u64).max(1),
-            failures: Failures {
-                latest: AtomicU64::new(0),
-                buckets: Buckets::new(),
-            },
+            failures: Trouble::new(),
+            slow: Trouble::new(),
             lanes: (0..lanes)
                 .map(|_| Lane {
                     successes: Buckets::new(),
@@ -196,20 +219,32 @@ impl Window {
 
     #[cold]
     pub(super) fn failure(&self, moment: Moment) {
-        // First, so that a success that is counted meanwhile either sees it, or is seen by this failure.
-        self.failures.latest.fetch_max(moment.tick + 1, SeqCst);
-        self.failures.buckets.add(moment);
+        self.failures.add(moment);
+    }
+
+    /// A success was slow, which is counted besides.
+    #[cold]
+    pub(super) fn slow_success(&self, moment: Moment) {
+        self.slow.add(moment);
     }
 
     /// Is there no failure in the window for certain?
     #[inline]
     pub(super) fn is_spotless(&self, moment: Moment) -> bool {
-        let latest = self.failures.latest.load(SeqCst);
-        latest == 0 || latest + BUCKETS as u64 <= moment.tick + 1
+        self.failures.is_far(moment)
+    }
+
+    /// Is there neither a failure nor a slow success in the window for certain?
+    pub(super) fn is_swift_and_spotless(&self, moment: Moment) -> bool {
+        self.failures.is_far(moment) && self.slow.is_far(moment)
     }
 
     pub(super) fn failures(&self, moment: Moment) -> u64 {
         self.failures.buckets.sum(moment)
+    }
+
+    pub(super) fn slow(&self, moment: Moment) -> u64 {
+        self.slow.buckets.sum(moment)
     }
 
     /// The successes in the window, or `None` as soon as there are more than `limit`. The own lane comes first: where
@@ -242,6 +277,7 @@ impl Window {
 }
 
 #[cfg(test)]
+#[cfg(not(outbound_loom))]
 mod tests {
     use super::*;
 

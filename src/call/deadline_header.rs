@@ -172,6 +172,27 @@ mod tests {
             }
         }
 
+        /// Each process takes some time, and tells of what is left in whichever way.
+        #[test]
+        fn from_process_to_process_less_is_told_of_and_never_more(
+            (secs, nanos) in prop_oneof![(0..100_u64, 0..1_000_000_000_u32), (any::<u64>(), 0..1_000_000_000_u32)],
+            hops in prop::collection::vec((any::<bool>(), 0..=2_000_000_u64), 1..8),
+        ) {
+            let mut left = Duration::new(secs, nanos);
+            for (grpc, taken) in hops {
+                let header = if grpc { DeadlineHeader::GRPC } else { own() };
+                let mut headers = HeaderMap::new();
+                if !header.write(&mut headers, left) {
+                    prop_assert!(left < Duration::from_millis(1) && headers.is_empty());
+                    break;
+                }
+                let told = header.read(&headers).unwrap();
+                let most = left.min(LONGEST);
+                prop_assert!(told <= most && most - told <= Duration::from_millis(1).max(left / 9_999));
+                left = told.saturating_sub(Duration::from_micros(taken));
+            }
+        }
+
         #[test]
         fn garbage_never_panics(value in prop::collection::vec(any::<u8>(), 0..40)) {
             for header in [own(), DeadlineHeader::GRPC] {

@@ -76,6 +76,7 @@ mod tests {
         parse(&HeaderValue::from_str(value).unwrap(), || now)
     }
 
+    /// BKO-02, BKO-04.
     #[test]
     fn seconds_are_read_and_fractions_are_rounded_up() {
         let secs = |value| at(value, SystemTime::UNIX_EPOCH).map(|wait| wait.as_secs());
@@ -88,8 +89,10 @@ mod tests {
         assert_eq!(secs("299.997"), Some(300));
         assert_eq!(secs("99999999999999999999"), Some(u64::MAX));
         assert_eq!(secs("18446744073709551615.5"), Some(u64::MAX));
+        assert_eq!(secs("18446744073709551615000"), Some(u64::MAX));
     }
 
+    /// BKO-02.
     #[test]
     fn garbage_is_as_if_the_header_were_not_there() {
         for value in [
@@ -116,6 +119,7 @@ mod tests {
         );
     }
 
+    /// BKO-07.
     #[test]
     fn all_three_date_forms_are_read_and_a_past_one_is_zero() {
         let date = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
@@ -137,6 +141,7 @@ mod tests {
         }
     }
 
+    /// BKO-02.
     #[test]
     fn of_several_lines_the_first_counts() {
         let mut headers = HeaderMap::new();

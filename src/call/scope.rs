@@ -37,8 +37,12 @@ pub struct CallScope {
     /// May the next pick be one of the endpoints that were tried, as any other?
     reuses_tried: bool,
     picked: Option<Endpoint>,
-    /// The number in the trail of the attempt that is under way, if a layer below has written it down.
-    written: Option<usize>,
+    /// The number in the trail of the attempt that is under way, if a layer below has written it down, or 0.
+    written: usize,
+    /// How many attempts the whole call may take. `u32::MAX`: as many as it likes.
+    most_attempts: u32,
+    /// Were there others to pick from than the one that was picked?
+    had_a_choice: bool,
     /// Has an attempt failed that may have reached a server?
     may_have_been_sent: bool,
     /// The retry budget that has counted this call, or 0.
@@ -64,7 +68,9 @@ impl CallScope {
         stay: None,
         reuses_tried: false,
         picked: None,
-        written: None,
+        written: 0,
+        most_attempts: u32::MAX,
+        had_a_choice: false,
         may_have_been_sent: false,
         counted_by: 0,
         journal: Journal::Closed,
@@ -99,6 +105,7 @@ impl CallScope {
             deadline: self.deadline,
             stay: self.stay.take(),
             reuses_tried: self.reuses_tried,
+            most_attempts: self.most_attempts,
             may_have_been_sent: self.may_have_been_sent,
             counted_by: self.counted_by,
             within_a_call: true,
@@ -177,6 +184,35 @@ impl CallScope {
         }
     }
 
+    /// Says to the layers above whether there were others to pick from than the one that is picked.
+    pub fn set_had_a_choice(&mut self, had_a_choice: bool) {
+        self.had_a_choice = had_a_choice && self.within_a_call;
+    }
+
+    /// Have all attempts of this call, as far as the trail tells, gone to one endpoint, and were there others to pick
+    /// from?
+    pub fn can_move_on(&self) -> bool {
+        self.had_a_choice
+            && self
+                .picked
+                .as_ref()
+                .is_some_and(|picked| self.tried().all(|tried| tried.key() == picked.key()))
+    }
+
+    /// Limits how many attempts the whole call may take, counted at the innermost level: each sending of the request
+    /// is one. Of several limits the narrowest holds, whichever layer says it.
+    pub fn limit_attempts(&mut self, most: u32) {
+        self.most_attempts = self.most_attempts.min(most);
+    }
+
+    /// The limit on the attempts of the whole call, if they have been made.
+    pub fn attempts_used_up(&self) -> Option<u32> {
+        let most = self.most_attempts;
+        // The trail is looked at only where there is a limit.
+        let used_up = most != u32::MAX && self.attempts() >= usize::try_from(most).unwrap_or(usize::MAX);
+        used_up.then_some(most)
+    }
+
     /// The endpoints that attempts of this call have gone to, as far as the trail tells: an attempt is in it once a
     /// first one has failed.
     pub fn tried(&self) -> impl Iterator<Item = &Endpoint> {
@@ -221,7 +257,7 @@ impl CallScope {
     pub fn record(&mut self, event: impl Into<Event>) {
         if let Journal::Open(trail) = &mut self.journal {
             let attempt = trail.get_or_insert_default().push(event.into());
-            self.written = attempt.or(self.written);
+            self.written = attempt.unwrap_or(self.written);
         }
     }
 
@@ -234,12 +270,12 @@ impl CallScope {
 
     /// An attempt starts: nothing has been written of it.
     pub fn attempt_starts(&mut self) {
-        self.written = None;
+        self.written = 0;
     }
 
     /// Has a layer below written down the attempt that is under way?
     pub fn is_written(&self) -> bool {
-        self.written.is_some()
+        self.written != 0
     }
 
     /// Sees to it that the attempt under way is in the trail as failed, whether or not a layer below has written it
@@ -247,7 +283,7 @@ impl CallScope {
     pub fn record_failure(&mut self, started: Instant, fault: Fault) {
         self.may_have_been_sent |= fault.sent() == Sent::Maybe;
         match (self.written, &mut self.journal) {
-            (Some(attempt), Journal::Open(Some(trail))) => trail.blame(attempt, fault),
+            (attempt @ 1.., Journal::Open(Some(trail))) => trail.blame(attempt, fault),
             // Turned away on this side: that was no attempt.
             _ if fault.is_rejection() => {}
             _ => {
@@ -286,8 +322,14 @@ impl CallScope {
 
     fn tell(&mut self, around: &mut CallScope) {
         if around.within_a_call {
-            around.picked = self.picked.take().or(around.picked.take());
-            around.written = self.written.or(around.written);
+            if let Some(picked) = self.picked.take() {
+                around.picked = Some(picked);
+                around.had_a_choice = self.had_a_choice;
+            }
+            around.most_attempts = around.most_attempts.min(self.most_attempts);
+            if self.written != 0 {
+                around.written = self.written;
+            }
             around.may_have_been_sent |= self.may_have_been_sent;
             around.counted_by = self.counted_by;
         }
@@ -354,6 +396,8 @@ pub fn deadline() -> Option<Instant> {
 #[cfg(test)]
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use proptest::prelude::*;
 
     use super::*;
     use crate::call::{FaultKind, NotRetried, Sent, Stop};
@@ -499,6 +543,57 @@ mod tests {
     }
 
     #[test]
+    fn the_narrowest_limit_on_attempts_holds_for_the_whole_call_and_for_no_other() {
+        let now = Instant::now();
+        let mut call = CallScope::begin();
+        call.limit_attempts(3);
+        call.enter(|| {
+            let mut part = CallScope::join();
+            part.limit_attempts(9);
+            part.enter(|| {
+                current(|scope| {
+                    assert_eq!(scope.attempts_used_up(), None);
+                    scope.attempt_starts();
+                    scope.record_failure(now, fault());
+                });
+                let mut other = CallScope::begin();
+                assert!(other.attempts_used_up().is_none());
+                other.limit_attempts(1);
+                let _ = other.finish(Ok(()));
+            });
+            let mut narrower = CallScope::join();
+            narrower.limit_attempts(2);
+            let _ = narrower.finish(Ok(()));
+            let _ = part.finish(Ok(()));
+        });
+        call.record_failure(now, fault());
+        call.enter(|| current(|scope| assert_eq!(scope.attempts_used_up(), None, "1 is written")));
+        call.attempt_starts();
+        call.record_failure(now, fault());
+        assert_eq!(call.attempts_used_up(), Some(2), "the narrower one was told");
+    }
+
+    #[test]
+    fn a_call_can_move_on_from_the_only_endpoint_it_has_been_to_if_there_were_others() {
+        let (a, b) = (endpoint("http://a"), endpoint("http://b"));
+        let mut call = CallScope::begin();
+        let visit = |call: &mut CallScope, endpoint: &Endpoint, had_a_choice| {
+            call.enter(|| {
+                current(|scope| {
+                    scope.record(attempt(endpoint));
+                    scope.set_picked(endpoint.clone());
+                    scope.set_had_a_choice(had_a_choice);
+                });
+            });
+            call.can_move_on()
+        };
+        assert!(!call.can_move_on(), "it has been nowhere");
+        assert!(!visit(&mut call, &a, false));
+        assert!(visit(&mut call, &a, true));
+        assert!(!visit(&mut call, &b, true), "it has moved on");
+    }
+
+    #[test]
     fn an_answer_without_an_earlier_failure_starts_no_trail() {
         let now = Instant::now();
         let mut scope = CallScope::begin();
@@ -534,5 +629,66 @@ mod tests {
         assert!(panicked.is_err());
         assert_eq!(deadline(), None);
         assert!(scope.deadline().is_some(), "and the scope is whole");
+    }
+
+    /// Goes down through scopes, of which each may have a deadline of its own; the last of them waits.
+    fn descend(scopes: &[(u8, Option<Instant>)], nearest: Option<Instant>, now: Instant) {
+        let Some(((kind, own), below)) = scopes.split_first() else {
+            return;
+        };
+        let mut scope = match kind {
+            0 => CallScope::begin(),
+            1 => CallScope::join(),
+            _ => CallScope::join_or_begin(),
+        };
+        assert_eq!(scope.deadline(), nearest, "that of the call around holds");
+        own.iter().for_each(|own| scope.narrow(*own));
+        let nearest = nearest.into_iter().chain(*own).min();
+        let left = nearest.map(|nearest| nearest.checked_duration_since(now).unwrap_or_default());
+        assert_eq!((scope.deadline(), scope.remaining()), (nearest, left));
+        scope.enter(|| {
+            assert_eq!(deadline(), nearest);
+            descend(below, nearest, now);
+        });
+        assert_eq!(
+            scope.deadline(),
+            nearest,
+            "one that was narrowed below is no nearer above"
+        );
+    }
+
+    /// From long ago to the end of the clock.
+    fn instants() -> impl Strategy<Value = Duration> {
+        prop_oneof![
+            0..200_u64,
+            0..=crate::call::LONGEST.as_secs() * 1000,
+            any::<u64>(),
+            Just(u64::MAX),
+        ]
+        .prop_map(Duration::from_millis)
+    }
+
+    proptest! {
+        #[test]
+        fn of_any_deadlines_in_any_scopes_the_nearest_holds_and_never_is_less_than_nothing_left(
+            scopes in prop::collection::vec((0_u8..3, prop::option::of(instants())), 0..8),
+            passed in 0_u64..400,
+        ) {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_time()
+                .start_paused(true)
+                .build()
+                .unwrap();
+            runtime.block_on(async {
+                let base = Instant::now();
+                let scopes: Vec<_> = scopes
+                    .into_iter()
+                    .map(|(kind, after)| (kind, after.and_then(|after| base.checked_add(after))))
+                    .collect();
+                tokio::time::advance(Duration::from_millis(passed)).await;
+                descend(&scopes, None, base + Duration::from_millis(passed));
+            });
+            prop_assert_eq!(deadline(), None);
+        }
     }
 }

@@ -7,7 +7,7 @@ use tower::BoxError;
 
 use super::{
     endpoint::Endpoint,
-    fault::{Fault, chain},
+    fault::{Fault, Sent, chain},
     millis::Millis,
 };
 
@@ -26,6 +26,8 @@ pub struct Trail {
     events: Vec<Event>,
     attempts: usize,
     omitted: usize,
+    /// Attempts that are left out count.
+    may_have_been_sent: bool,
 }
 
 /// One line of a [`Trail`].
@@ -108,6 +110,11 @@ pub enum NotRetried {
         /// How many that is.
         limit: u32,
     },
+    /// All attempts that the whole call may take were made, counted over all layers that retry.
+    CallAttemptsUsedUp {
+        /// How many that is.
+        limit: u32,
+    },
     /// The retry budget is spent.
     BudgetSpent,
     /// The pause before the retry would not end before the deadline.
@@ -124,6 +131,8 @@ pub enum NotRetried {
         /// The longest that is granted.
         limit: Duration,
     },
+    /// The service below did not become ready for another attempt.
+    NotReady,
     /// The body of the request cannot be sent a second time.
     BodyNotRepeatable,
     /// More of the body was read than is kept of it for a retry.
@@ -187,11 +196,17 @@ impl Trail {
         self.attempts().next().map(Attempt::started)
     }
 
+    /// May an attempt have reached a server? Not if each is proved not to have.
+    pub fn may_have_been_sent(&self) -> bool {
+        self.may_have_been_sent
+    }
+
     /// Adds an event. An attempt gets its number, and that comes back.
     pub(super) fn push(&mut self, mut event: Event) -> Option<usize> {
         let mut number = None;
         if let Event::Attempt(attempt) = &mut event {
             self.attempts += 1;
+            self.may_have_been_sent |= attempt.outcome.may_have_been_sent();
             attempt.ordinal = self.attempts;
             number = Some(self.attempts);
         }
@@ -215,6 +230,15 @@ impl Trail {
                     return;
                 }
             }
+        }
+    }
+}
+
+impl AttemptOutcome {
+    fn may_have_been_sent(&self) -> bool {
+        match self {
+            AttemptOutcome::Failed(fault) => fault.sent() == Sent::Maybe,
+            AttemptOutcome::Answered | AttemptOutcome::Abandoned => true,
         }
     }
 }
@@ -335,6 +359,10 @@ impl fmt::Display for NotRetried {
             NotRetried::Rejected => f.write_str("it was rejected on this side"),
             NotRetried::NoEndpoint => f.write_str("no endpoint is left"),
             NotRetried::AttemptsUsedUp { limit } => write!(f, "its {limit} attempts were made"),
+            NotRetried::CallAttemptsUsedUp { limit } => {
+                write!(f, "the {limit} attempts of the whole call were made")
+            }
+            NotRetried::NotReady => f.write_str("the service below did not become ready"),
             NotRetried::BudgetSpent => f.write_str("the retry budget is spent"),
             NotRetried::DeadlineTooClose { pause, left } => {
                 write!(
@@ -431,7 +459,7 @@ impl fmt::Display for Trail {
 ///
 /// It reads as the kind of the fault and what is at the bottom of it, and then the trail. Its source is the error of
 /// the last attempt, or of the layer that ended the call: [`Fault::of`] and a walk over
-/// the sources find it.
+/// the sources find it. It is [`Sent::No`] only if none of its attempts may have reached a server.
 #[derive(Debug)]
 pub struct CallFailed {
     trail: Box<Trail>,
@@ -448,6 +476,11 @@ impl CallFailed {
         &self.trail
     }
 
+    /// What went wrong last.
+    pub(super) fn last_fault(&self) -> Fault {
+        Fault::of(&*self.source)
+    }
+
     /// The error without the trail.
     pub fn into_inner(self) -> BoxError {
         self.source
@@ -456,7 +489,7 @@ impl CallFailed {
 
 impl fmt::Display for CallFailed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = Fault::of(&*self.source).kind();
+        let kind = self.last_fault().kind();
         // Of a chain of wrappers the innermost tells what happened.
         match chain(&*self.source).last() {
             Some(cause) => write!(f, "{kind}: {cause}")?,
@@ -475,7 +508,7 @@ impl Error for CallFailed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::call::{FaultKind, Sent};
+    use crate::call::FaultKind;
 
     fn failed(kind: FaultKind, sent: Sent) -> Attempt {
         let start = Instant::now();
@@ -516,5 +549,24 @@ mod tests {
         );
         assert!(trail.stops().next().is_some());
         assert!(trail.to_string().contains("(873 more)"));
+    }
+
+    #[test]
+    fn an_attempt_that_may_have_been_sent_is_not_forgotten_when_it_is_left_out() {
+        let now = Instant::now();
+        for outcome in [
+            AttemptOutcome::Answered,
+            AttemptOutcome::Abandoned,
+            AttemptOutcome::Failed(Fault::new(FaultKind::Reset, Sent::Maybe)),
+        ] {
+            let mut trail = Trail::default();
+            for n in 0..300 {
+                assert_eq!(trail.may_have_been_sent(), n > 100);
+                trail.push(match n {
+                    100 => Attempt::new(None, now, now, outcome).into(),
+                    _ => failed(FaultKind::ConnectRefused, Sent::No).into(),
+                });
+            }
+        }
     }
 }

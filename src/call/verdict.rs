@@ -5,7 +5,7 @@ use std::{error::Error, sync::Arc};
 use http::Response;
 
 use super::{
-    fault::{FallbackRejected, Fault, FaultKind, GrpcError, StatusError},
+    fault::{FallbackRejected, Fault, FaultKind, GrpcError, Sent, StatusError},
     grpc::GrpcCode,
     late::LateVerdict,
 };
@@ -28,7 +28,8 @@ impl Verdict {
     /// The verdict on an error: the one it was given when it was classified, or else the one its [`Fault`] has.
     ///
     /// Rejections by a layer of this crate, and finding no endpoint, are [`Ignored`](Verdict::Ignored): no server
-    /// had a part in them. Where it was a fallback that was turned away, the error of the call decides. A gRPC status
+    /// had a part in them; nor had one where there was no time left for the call to begin
+    /// ([`NoTimeLeft`](super::NoTimeLeft)). Where it was a fallback that was turned away, the error of the call decides. A gRPC status
     /// counts as [its code](GrpcCode::verdict) does. All other faults are a [`Failure`](Verdict::Failure).
     pub fn of(error: &(dyn Error + 'static)) -> Verdict {
         if let Some(status) = StatusError::of(error) {
@@ -40,8 +41,11 @@ impl Verdict {
         if let Some(fallback) = FallbackRejected::of(error) {
             return Verdict::of(fallback.original());
         }
-        match Fault::of(error).kind() {
+        let fault = Fault::of(error);
+        match fault.kind() {
             FaultKind::Rejected(_) | FaultKind::NoEndpoint => Verdict::Ignored,
+            // Callers in a hurry must not open the circuit for those that are not.
+            FaultKind::ExecutionTimeout if fault.sent() == Sent::No => Verdict::Ignored,
             FaultKind::Grpc(code) => GrpcCode::from_number(code).verdict(),
             _ => Verdict::Failure,
         }
@@ -153,10 +157,10 @@ where
 
 #[cfg(test)]
 mod tests {
-    use std::io;
+    use std::{io, time::Duration};
 
     use super::*;
-    use crate::call::{FaultError, Rejection, Sent};
+    use crate::call::{ExecutionTimedOut, FaultError, NoTimeLeft, Rejection};
 
     #[test]
     fn rejections_and_a_missing_endpoint_are_nobodys_failure() {
@@ -176,6 +180,13 @@ mod tests {
             Verdict::Failure,
             "the call was not turned away"
         );
+    }
+
+    #[test]
+    fn a_call_for_which_there_was_no_time_left_is_nobodys_failure() {
+        assert_eq!(Verdict::of(&NoTimeLeft::new("SendDeadline")), Verdict::Ignored);
+        let late = ExecutionTimedOut::new(Duration::from_secs(1));
+        assert_eq!(Verdict::of(&late), Verdict::Failure, "it was made");
     }
 
     #[test]

@@ -37,6 +37,7 @@ const ERROR_BODY: Duration = Duration::from_secs(1);
 /// | [`idempotent`](NestBuilder::idempotent) | the next endpoint once, where that is safe |
 /// | [`backoff`](NestBuilder::backoff) | 2 attempts with a pause of at most 100 ms (full jitter) between them, where that is safe |
 /// | [`budget`](NestBuilder::budget) | retries for 10 % of the traffic and 1/s, with a burst of 10, shared by both retry layers |
+/// | [`attempts_in_call`](NestBuilder::attempts_in_call) | none: the retry layers multiply, and make 4 at most |
 /// | [`execution_limit`](NestBuilder::execution_limit) | 30 s; the [plan](NestBuilder::plan) takes 26.1 s at most |
 /// | [`statuses`](NestBuilder::statuses) | 5xx, 408 and 429 are failures, other 4xx the caller's fault |
 /// | [`breaker`](NestBuilder::breaker) | 50 % of at least 20 calls in 10 s; a probe after 5 s |
@@ -53,6 +54,7 @@ pub struct NestBuilder<R = Ewma> {
     idempotent: Idempotent,
     backoff: Backoff,
     budget: Option<RetryBudget>,
+    attempts_in_call: Option<u32>,
     statuses: StatusPolicy,
     breaker: Option<Breaker>,
     rule: R,
@@ -73,6 +75,7 @@ impl NestBuilder {
             idempotent: Idempotent::default(),
             backoff: Backoff::default(),
             budget: Some(RetryBudget::default()),
+            attempts_in_call: None,
             statuses: StatusPolicy::default(),
             breaker: None,
             rule: Ewma::new(),
@@ -134,6 +137,12 @@ impl<R: Rule> NestBuilder<R> {
         self
     }
 
+    /// How often a call is sent at most, over both retry layers. Without it their counts multiply.
+    pub fn attempts_in_call(mut self, attempts: u32) -> Self {
+        self.attempts_in_call = Some(attempts);
+        self
+    }
+
     /// Which statuses are errors, and whose fault they are. Breaker, balancer and retries go by it alike.
     pub fn statuses(mut self, policy: StatusPolicy) -> Self {
         self.statuses = policy;
@@ -158,6 +167,7 @@ impl<R: Rule> NestBuilder<R> {
             idempotent: self.idempotent,
             backoff: self.backoff,
             budget: self.budget,
+            attempts_in_call: self.attempts_in_call,
             statuses: self.statuses,
             breaker: self.breaker,
             host_header: self.host_header,
@@ -200,16 +210,18 @@ impl<R: Rule> NestBuilder<R> {
             WhenEmpty::Wait(wait) => wait,
             _ => Duration::ZERO,
         };
+        let most = self.attempts_in_call.unwrap_or(u32::MAX);
         Plan::new(
-            self.backoff.max_attempts(),
+            self.backoff.max_attempts().min(most),
             self.idempotent.total_attempts(),
             for_an_endpoint
                 .saturating_add(self.connect_limit)
                 .saturating_add(self.read_limit),
             ERROR_BODY,
-            self.backoff.longest_pauses(),
+            self.backoff.longest_pauses_of(most),
             self.execution_limit,
         )
+        .limited(self.attempts_in_call)
     }
 
     /// All settings, a name and a value each, as they are now. The names are those that
@@ -263,6 +275,7 @@ impl<R: Rule> NestBuilder<R> {
             retried_answers: StatusSet::EMPTY,
             backoff: &self.backoff,
             budget: self.budget.as_ref(),
+            attempts_in_call: self.attempts_in_call,
             statuses: &self.statuses,
             breaker: Some(breaker),
             breaker_counts: "failures of the server",
@@ -294,6 +307,9 @@ impl<R: Rule> NestBuilder<R> {
             plan.findings()
         };
         config::name("Nest", "name", &self.name)?;
+        if let Some(attempts) = self.attempts_in_call {
+            config::at_least_one("Nest", "attempts_in_call", attempts)?;
+        }
         config::limit("Nest", "connect_limit", self.connect_limit)?;
         let read = config::limit("Nest", "read_limit", self.read_limit)?;
         let execution = config::limit("Nest", "execution_limit", self.execution_limit.unwrap_or(LONGEST))?;
@@ -336,6 +352,10 @@ impl<R: Rule> NestBuilder<R> {
         if let Some(budget) = &self.budget {
             backoff = backoff.budget(budget.clone());
             idempotent = idempotent.budget(budget.clone());
+        }
+        if let Some(attempts) = self.attempts_in_call {
+            backoff = backoff.attempts_in_call(attempts)?;
+            idempotent = idempotent.attempts_in_call(attempts)?;
         }
         let handle = NestHandle::new(breaker.clone(), self.endpoints, balance.handle(), self.budget);
         let stack = tower::ServiceBuilder::new()

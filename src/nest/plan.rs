@@ -4,13 +4,15 @@ use std::{fmt, time::Duration};
 
 /// The worst case of a nest: every attempt fails as late as it can.
 ///
-/// attempts = backoff attempts x (same endpoint + 1) x (next endpoint + 1); each takes at most the connect and the
+/// attempts = backoff attempts x (same endpoint + 1) x (next endpoint + 1), or the
+/// [limit on them](super::NestBuilder::attempts_in_call) if that is less; each takes at most the connect and the
 /// read limit, and the wait for an endpoint where there is one; each backoff attempt may wait for the body of an error
 /// answer; between them lie the longest pauses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
     passes: u32,
     attempts_per_pass: u64,
+    most_attempts: Option<u32>,
     attempt_limit: Duration,
     error_body: Duration,
     pauses: Duration,
@@ -29,6 +31,7 @@ impl Plan {
         Plan {
             passes,
             attempts_per_pass,
+            most_attempts: None,
             attempt_limit,
             error_body,
             pauses,
@@ -36,9 +39,20 @@ impl Plan {
         }
     }
 
+    /// With a limit on the attempts of the whole call. `passes` and `pauses` are those of a call that keeps to it.
+    pub(super) fn limited(mut self, most_attempts: Option<u32>) -> Self {
+        self.most_attempts = most_attempts;
+        self
+    }
+
+    fn unlimited_attempts(&self) -> u64 {
+        u64::from(self.passes).saturating_mul(self.attempts_per_pass)
+    }
+
     /// How often one call is sent at most.
     pub fn attempts(&self) -> u64 {
-        u64::from(self.passes).saturating_mul(self.attempts_per_pass)
+        let most = self.most_attempts.map_or(u64::MAX, u64::from);
+        self.unlimited_attempts().min(most)
     }
 
     /// How long one call takes at most, if nothing ends it from outside. The body of the response is not in it.
@@ -70,11 +84,16 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "at most {} x {} = {} attempts of at most {:?}, {:?} for the body of an error {} times, and {:?} of pauses: \
+            "at most {} x {} = {} attempts{} of at most {:?}, {:?} for the body of an error {} times, and {:?} of pauses: \
              {:?} in all",
             self.passes,
             self.attempts_per_pass,
-            self.attempts(),
+            self.unlimited_attempts(),
+            if self.attempts() < self.unlimited_attempts() {
+                format!(", but {} by their limit,", self.attempts())
+            } else {
+                String::new()
+            },
             self.attempt_limit,
             self.error_body,
             self.passes,
@@ -107,5 +126,27 @@ impl fmt::Display for Finding {
                 )
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_on_attempts_bounds_the_plan_and_is_told() {
+        let second = Duration::from_secs(1);
+        let plan = Plan::new(2, 3, second, Duration::ZERO, second, None);
+        assert_eq!((plan.attempts(), plan.longest()), (6, 7 * second));
+        assert!(plan.to_string().starts_with("at most 2 x 3 = 6 attempts of"));
+        let limited = plan.limited(Some(4));
+        assert_eq!((limited.attempts(), limited.longest()), (4, 5 * second));
+        assert!(
+            limited
+                .to_string()
+                .starts_with("at most 2 x 3 = 6 attempts, but 4 by their limit, of at most 1s"),
+            "{limited}"
+        );
+        assert_eq!(plan.limited(Some(9)).attempts(), 6);
     }
 }

@@ -21,6 +21,7 @@ pub(super) struct Parts<'a> {
     pub(super) retried_answers: StatusSet,
     pub(super) backoff: &'a Backoff,
     pub(super) budget: Option<&'a RetryBudget>,
+    pub(super) attempts_in_call: Option<u32>,
     pub(super) statuses: &'a StatusPolicy,
     pub(super) breaker: Option<BreakerSettings>,
     pub(super) breaker_counts: &'static str,
@@ -69,6 +70,10 @@ impl Parts<'_> {
             ("sent again after a pause", self.backoff.to_string()),
             ("retry budget", or_none(self.budget.map(RetryBudget::to_string))),
             (
+                "limit on attempts",
+                or_none(self.attempts_in_call.map(|most| most.to_string())),
+            ),
+            (
                 "calls at once",
                 or_none(self.bulkhead.map(|(at_once, _)| at_once.to_string())),
             ),
@@ -86,7 +91,7 @@ impl Parts<'_> {
             ("breaker volume", breaker(&|breaker| breaker.volume().to_string())),
             (
                 "breaker error percent",
-                breaker(&|breaker| breaker.error_percent().to_string()),
+                breaker(&|breaker| or_none(breaker.error_percent().map(|percent| percent.to_string()))),
             ),
             (
                 "breaker sleep window",
@@ -145,14 +150,24 @@ fn pauses(backoff: &Backoff) -> String {
     if retries == 0 {
         return NONE.to_owned();
     }
-    let written = (1..=retries.min(MANY)).map(|retry| format!("{:?}", backoff.pause(retry)));
-    let mut pauses = written.collect::<Vec<_>>().join(", ");
-    if retries > MANY {
-        pauses.push_str(", ...");
+    if backoff.pauses_by_a_function() {
+        return format!("as a function says, at most {:?}", backoff.pause(1));
     }
-    match backoff.jitter() {
-        Jitter::None => pauses,
-        Jitter::Full => format!("up to {pauses}"),
-        Jitter::Equal => format!("half of to all of {pauses}"),
+    let written = |pause: &dyn Fn(u32) -> Duration| {
+        let pauses = (1..=retries.min(MANY)).map(|retry| format!("{:?}", pause(retry)));
+        let pauses = pauses.collect::<Vec<_>>().join(", ");
+        let more = if retries > MANY { ", ..." } else { "" };
+        match backoff.jitter() {
+            Jitter::None => format!("{pauses}{more}"),
+            Jitter::Full => format!("up to {pauses}{more}"),
+            Jitter::Equal => format!("half of to all of {pauses}{more}"),
+            Jitter::Decorrelated => format!("from {:?} up to {pauses}{more}", backoff.base()),
+        }
+    };
+    let usual = written(&|retry| backoff.pause(retry));
+    if backoff.throttled_pause(1).is_none() {
+        return usual;
     }
+    let throttled = written(&|retry| backoff.throttled_pause(retry).unwrap_or_default());
+    format!("{usual}; throttled: {throttled}")
 }

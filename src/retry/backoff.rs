@@ -2,21 +2,28 @@
 
 use std::{
     fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::{Arc, atomic::AtomicU64},
 };
 
 use tokio::time::Duration;
 
-use super::{Again, FailedAttempt, RetryLayer, RetryPolicy, RetryService};
+use super::{
+    Again, FailedAttempt, Jitter, RetryLayer, RetryPolicy, RetryService,
+    pauses::{Delay, Pauses, Rare, Scale},
+    repeats::Repeats,
+};
 use crate::call::{
-    AnyAnswer, ConfigError, FaultKind, NotRetried, Overrides, ReadPhase, RetryTo, Semantics, StatusSet,
+    AnyAnswer, ConfigError, FaultKind, NotRetried, Overrides, ReadPhase, RetryTo, Semantics, Sent, StatusSet,
     config,
 };
 
 const LAYER: &str = "BackoffRetry";
+
+/// The pause before the first retry, unless another one is given.
+const BASE: Duration = Duration::from_millis(100);
+
+/// The longest wait that a server may ask for, unless another one is given.
+const LONGEST_ASKED_FOR: Duration = Duration::from_secs(10);
 
 /// gRPC's UNAVAILABLE, the one code that says "not now".
 const GRPC_UNAVAILABLE: i32 = 14;
@@ -70,46 +77,34 @@ impl<A> RetryLayer<Backoff, A> {
 /// | --- | --- | --- |
 /// | attempts in all | 2 | as given |
 /// | pause before retry `n` | up to `100 ms * 2^(n-1)`, at most 1 s, drawn evenly from zero on | `period * 1.5^n`, in whole milliseconds, at most `max_period` |
+/// | nothing was sent, and another endpoint can be picked | the first move there has no pause | as any other retry |
 /// | faults retried | all but rejections | all before the head of the answer is complete, but no rejections |
 /// | statuses retried | 408, 429, 502, 503, 504 | every error with a `Retry-After`, no other |
 /// | requests retried | safe or keyed ones; others if nothing was sent | **all**, whatever the method |
 /// | `Retry-After` | the pause is added to it; more than 10 s: no retry | in place of the pause, cut to `max_period` |
 ///
-/// A request can set the number of attempts for its call alone: [`Overrides`](crate::call::Overrides).
+/// A request can set the number of attempts for its call alone: [`Overrides`](crate::call::Overrides). Case by case:
+/// [when is a call sent again?](super::when_is_a_call_sent_again)
+///
+/// A pause is for the endpoint that failed. Where it is proved that nothing was sent, all attempts of the call have gone
+/// to one endpoint, and a load balancer below had others to pick from, the retry goes there at once. From the second
+/// endpoint on there are pauses.
 ///
 /// No retry begins whose pause would not end before the deadline of the call: the error that is known is returned
 /// at once.
 #[derive(Debug, Clone)]
 pub struct Backoff {
     attempts: u32,
-    base: Duration,
-    max: Duration,
-    factor: f64,
-    jitter: Jitter,
-    max_retry_after: Duration,
+    pauses: Pauses,
     statuses: Statuses,
     rule: Rule,
-    draws: Draws,
-}
-
-/// How chance changes a pause, so that clients which failed together do not come back together.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Jitter {
-    /// Not at all.
-    None,
-    /// Drawn evenly from zero to the pause.
-    #[default]
-    Full,
-    /// Half of the pause, and as much again drawn evenly.
-    Equal,
+    repeats: Repeats,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rule {
-    Safe,
-    /// As `Safe`, but requests are retried that may have been sent and are neither safe nor keyed.
-    Risky,
+    /// This crate's.
+    Own,
     Feign,
     /// As `Feign`, and of the errors with one of the statuses the pause is never the server's.
     FeignUndated,
@@ -145,23 +140,6 @@ impl Statuses {
             Statuses::None => false,
             Statuses::Transient => StatusSet::TRANSIENT.contains(status),
             Statuses::These(statuses) => statuses.contains(status),
-        }
-    }
-}
-
-/// Where chance comes from: the thread, or a seed that all clones share.
-#[derive(Debug, Clone)]
-enum Draws {
-    Thread,
-    Seeded(Arc<AtomicU64>),
-}
-
-impl Draws {
-    /// From 0 to 1, without 1.
-    fn draw(&self) -> f64 {
-        match self {
-            Draws::Thread => fastrand::f64(),
-            Draws::Seeded(seed) => fastrand::Rng::with_seed(seed.fetch_add(1, Relaxed)).f64(),
         }
     }
 }
@@ -207,14 +185,19 @@ impl Backoff {
     pub fn feign(period: Duration, max_period: Duration, max_attempts: u32) -> Result<Self, ConfigError> {
         Ok(Backoff {
             attempts: config::at_least_one(LAYER, "max_attempts", max_attempts)?,
-            base: config::pause(LAYER, "period", period)?,
-            max: config::pause(LAYER, "max_period", max_period)?,
-            factor: 1.5,
-            jitter: Jitter::None,
-            max_retry_after: max_period,
+            pauses: Pauses {
+                scale: Scale {
+                    base: config::pause(LAYER, "period", period)?,
+                    max: config::pause(LAYER, "max_period", max_period)?,
+                },
+                factor: 1.5,
+                jitter: Jitter::None,
+                as_feign: true,
+                rare: None,
+            },
             statuses: Statuses::None,
             rule: Rule::Feign,
-            draws: Draws::Thread,
+            repeats: Repeats::Everything,
         })
     }
 
@@ -238,52 +221,50 @@ impl Backoff {
 
     /// What the pauses of a call come to at most, if no server asks for a longer one.
     pub fn longest_pauses(&self) -> Duration {
+        self.longest_pauses_of(self.attempts)
+    }
+
+    /// The same for a call that takes this many attempts at most.
+    pub(crate) fn longest_pauses_of(&self, attempts: u32) -> Duration {
         // A factor close to 1 takes its time to reach the cap; beyond these the cap is close enough.
         const ADDED_UP: u32 = 10_000;
-        let retries = self.attempts.saturating_sub(1);
-        let first: Duration = (1..=retries.min(ADDED_UP)).map(|retry| self.pause(retry)).sum();
-        first.saturating_add(self.max.saturating_mul(retries.saturating_sub(ADDED_UP)))
+        let retries = attempts.min(self.attempts).saturating_sub(1);
+        let longest = |retry| {
+            let throttled = self.pauses.longest_throttled(retry).unwrap_or_default();
+            self.pause(retry).max(throttled)
+        };
+        let first: Duration = (1..=retries.min(ADDED_UP)).map(longest).sum();
+        first.saturating_add(longest(retries).saturating_mul(retries.saturating_sub(ADDED_UP)))
     }
 
     /// The pause before this retry, the first of which is 1, without jitter or a `Retry-After`: the longest there is
-    /// when the jitter is full. Any number can be asked for.
+    /// when the jitter is full or decorrelated. Of a [function](BackoffBuilder::delay) it is the longest pause. Any
+    /// number can be asked for.
     pub fn pause(&self, retry: u32) -> Duration {
-        let retry = retry.max(1);
-        let power = i32::try_from(retry).unwrap_or(i32::MAX);
-        let power = if self.rule.is_feign() { power } else { power - 1 };
-        if self.base.is_zero() {
-            // Zero times infinity is no number.
-            return Duration::ZERO;
-        }
-        let (unit, base) = if self.rule.is_feign() {
-            (1_000_000_u32, self.base.as_nanos() as f64 / 1e6)
-        } else {
-            (1, self.base.as_nanos() as f64)
-        };
-        let pause = base * self.factor.powi(power);
-        if pause < self.max.as_nanos() as f64 / f64::from(unit) {
-            // At most the cap, ten years, which a u64 holds in nanoseconds.
-            Duration::from_nanos(pause as u64 * u64::from(unit)).min(self.max)
-        } else {
-            self.max
-        }
+        self.pauses.longest(retry)
+    }
+
+    /// The same after a throttling answer. `None`: it is [`pause`](Backoff::pause). See
+    /// [`BackoffBuilder::throttled`].
+    pub fn throttled_pause(&self, retry: u32) -> Option<Duration> {
+        self.pauses.longest_throttled(retry)
     }
 
     /// How chance changes the pauses.
     pub fn jitter(&self) -> Jitter {
-        self.jitter
+        self.pauses.jitter
     }
 
-    fn jittered(&self, pause: Duration) -> Duration {
-        let part = |pause: Duration| {
-            let nanos = u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX);
-            Duration::from_nanos((nanos as f64 * self.draws.draw()) as u64).min(pause)
-        };
-        match self.jitter {
-            Jitter::None => pause,
-            Jitter::Full => part(pause),
-            Jitter::Equal => pause / 2 + part(pause - pause / 2),
-        }
+    /// The shortest pause that decorrelated jitter draws.
+    #[cfg(feature = "nest")]
+    pub(crate) fn base(&self) -> Duration {
+        self.pauses.scale.base
+    }
+
+    /// Are the pauses what a function says?
+    #[cfg(feature = "nest")]
+    pub(crate) fn pauses_by_a_function(&self) -> bool {
+        self.pauses.is_a_function()
     }
 
     fn is_transient(&self, failed: &FailedAttempt<'_>) -> bool {
@@ -303,26 +284,39 @@ impl Backoff {
         }
     }
 
+    /// Another endpoint is as good as a pause: nothing was sent, so no server has to be spared.
+    fn moves_at_once(&self, failed: &FailedAttempt<'_>) -> bool {
+        let fault = failed.fault();
+        failed.can_move_on()
+            && fault.sent() == Sent::No
+            && !failed.may_have_been_sent()
+            && fault.retry_after().is_none()
+            && !self.rule.is_feign()
+            && !self.pauses.is_a_function()
+    }
+
     fn pause_after(&self, failed: &FailedAttempt<'_>) -> Result<Duration, NotRetried> {
-        let retry = u32::try_from(failed.attempts()).unwrap_or(u32::MAX);
-        let pause = || self.pause(retry);
+        if self.moves_at_once(failed) {
+            return Ok(Duration::ZERO);
+        }
         let undated = self.rule == Rule::FeignUndated
             && matches!(failed.fault().kind(), FaultKind::Status(status) if self.statuses.contains(status));
         let Some(asked) = failed.fault().retry_after().filter(|_| !undated) else {
-            return Ok(self.jittered(pause()));
+            return Ok(self.pauses.after(failed));
         };
         if self.rule.is_feign() {
-            return Ok(asked.min(self.max));
+            return Ok(asked.min(self.pauses.scale.max));
         }
-        if asked > self.max_retry_after {
-            let limit = self.max_retry_after;
+        let limit = self.pauses.longest_asked_for().unwrap_or(LONGEST_ASKED_FOR);
+        if asked > limit {
             return Err(NotRetried::RetryAfterTooLong { asked, limit });
         }
-        if self.jitter == Jitter::None {
-            return Ok(asked.max(pause()));
+        let pause = self.pauses.after(failed);
+        if self.pauses.jitter == Jitter::None || self.pauses.is_a_function() {
+            return Ok(asked.max(pause));
         }
         // Clients that were told the same wait must not come back together.
-        Ok(asked + self.jittered(pause()))
+        Ok(asked + pause)
     }
 }
 
@@ -332,13 +326,12 @@ impl fmt::Display for Backoff {
         if self.attempts <= 1 {
             return f.write_str("nothing");
         }
-        f.write_str(match self.rule {
-            Rule::Safe => "safe and keyed requests, others if nothing was sent; on any fault but a rejection",
-            Rule::Risky => "any request; on any fault but a rejection",
-            Rule::Feign | Rule::FeignUndated => {
-                "any request; on any fault before the head of the answer, on any error with a Retry-After"
-            }
-        })?;
+        match self.rule {
+            Rule::Own => write!(f, "{}; on any fault but a rejection", self.repeats.beyond_safe()),
+            Rule::Feign | Rule::FeignUndated => f.write_str(
+                "any request; on any fault before the head of the answer, on any error with a Retry-After",
+            ),
+        }?;
         match &self.statuses {
             Statuses::None => Ok(()),
             Statuses::Transient => write!(f, ", on {}", StatusSet::TRANSIENT),
@@ -378,7 +371,7 @@ impl RetryPolicy for Backoff {
         if !self.is_transient(failed) {
             return Err(NotRetried::NotTransient);
         }
-        if self.rule == Rule::Safe && !failed.is_safe_to_repeat() {
+        if !self.repeats.grants_beyond_safe(failed) {
             return Err(NotRetried::MayHaveBeenSent);
         }
         if failed.attempts() >= self.attempts.into() {
@@ -393,13 +386,15 @@ impl RetryPolicy for Backoff {
 #[derive(Debug, Clone)]
 pub struct BackoffBuilder {
     attempts: u32,
-    base: Duration,
+    base: Option<Duration>,
     max: Duration,
-    factor: f64,
-    jitter: Jitter,
-    max_retry_after: Duration,
+    factor: Option<f64>,
+    jitter: Option<Jitter>,
+    throttled: Option<Scale>,
+    delay: Option<Delay>,
+    max_retry_after: Option<Duration>,
     statuses: StatusSet,
-    risky: bool,
+    repeats: Repeats,
     seed: Option<u64>,
 }
 
@@ -407,13 +402,15 @@ impl Default for BackoffBuilder {
     fn default() -> Self {
         BackoffBuilder {
             attempts: 2,
-            base: Duration::from_millis(100),
+            base: None,
             max: Duration::from_secs(1),
-            factor: 2.0,
-            jitter: Jitter::Full,
-            max_retry_after: Duration::from_secs(10),
+            factor: None,
+            jitter: None,
+            throttled: None,
+            delay: None,
+            max_retry_after: None,
             statuses: StatusSet::TRANSIENT,
-            risky: false,
+            repeats: Repeats::AsTheRule,
             seed: None,
         }
     }
@@ -428,7 +425,7 @@ impl BackoffBuilder {
 
     /// The pause before the first retry. Default: 100 ms.
     pub fn base(mut self, base: Duration) -> Self {
-        self.base = base;
+        self.base = Some(base);
         self
     }
 
@@ -440,20 +437,59 @@ impl BackoffBuilder {
 
     /// What each pause is multiplied with to give the next. Default: 2.
     pub fn factor(mut self, factor: f64) -> Self {
-        self.factor = factor;
+        self.factor = Some(factor);
         self
     }
 
     /// How chance changes the pauses. Default: [`Jitter::Full`].
     pub fn jitter(mut self, jitter: Jitter) -> Self {
-        self.jitter = jitter;
+        self.jitter = Some(jitter);
+        self
+    }
+
+    /// Other pauses after a throttling answer: from `base`, and at most `max`, by the same factor and jitter. Default:
+    /// the same pauses as after any other failure.
+    ///
+    /// An answer throttles if its status is 429, or 503 with a `Retry-After`, or gRPC's RESOURCE_EXHAUSTED. A 503 alone
+    /// does not: proxies give it where a server is gone. They have to be ones that are retried at all.
+    /// What the server asks for is waited for first, as ever.
+    ///
+    /// Sources: RFC 6585, section 4; "Retry behavior" in the reference guide of AWS' SDKs, which pause longer after
+    /// throttling than after other errors.
+    pub fn throttled(mut self, base: Duration, max: Duration) -> Self {
+        self.throttled = Some(Scale { base, max });
+        self
+    }
+
+    /// The pauses are what this function says, up to the [longest](BackoffBuilder::max). It takes the place of base,
+    /// factor, jitter and throttled pauses, and is asked after each attempt that is followed by another one.
+    ///
+    /// A `Retry-After` is heeded all the same: the pause is never shorter. A panic in it is one in the call.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_outbound::{call::FaultKind, retry::Backoff};
+    ///
+    /// let backoff = Backoff::builder()
+    ///     .attempts(4)
+    ///     .max(Duration::from_secs(2))
+    ///     .delay(|failed| match failed.fault().kind() {
+    ///         FaultKind::ConnectRefused => Duration::from_millis(10),
+    ///         _ => Duration::from_millis(200) * failed.attempts() as u32,
+    ///     })
+    ///     .build()?;
+    /// # let _ = backoff;
+    /// # Ok::<(), tower_outbound::call::ConfigError>(())
+    /// ```
+    pub fn delay(mut self, delay: impl Fn(&FailedAttempt<'_>) -> Duration + Send + Sync + 'static) -> Self {
+        self.delay = Some(Delay::new(delay));
         self
     }
 
     /// The longest wait that a server may ask for by `Retry-After`. When it asks for more the error is returned at
     /// once. Default: 10 s. No retry comes sooner than asked; jitter is added on top.
     pub fn max_retry_after(mut self, max: Duration) -> Self {
-        self.max_retry_after = max;
+        self.max_retry_after = Some(max);
         self
     }
 
@@ -464,12 +500,26 @@ impl BackoffBuilder {
         self
     }
 
+    /// Retries requests with an idempotent method (PUT and DELETE, besides the safe ones), whether or not a server may
+    /// have carried them out. Default: no.
+    ///
+    /// Doing such a request twice leaves the server as doing it once does. It is not the same to others, though: the
+    /// second PUT may undo what somebody else has written in between, and the second DELETE is answered by 404.
+    ///
+    /// Source: RFC 9110, section 9.2.2.
+    pub fn idempotent_methods(mut self) -> Self {
+        if self.repeats == Repeats::AsTheRule {
+            self.repeats = Repeats::IdempotentMethods;
+        }
+        self
+    }
+
     /// Retries requests that may have reached a server and are neither safe nor keyed, such as a POST whose answer
     /// was lost.
     ///
     /// **A risk:** the server may carry them out twice. Say so only if all servers behind this service can take it.
     pub fn retry_unsafe_that_may_have_been_sent(mut self) -> Self {
-        self.risky = true;
+        self.repeats = Repeats::Everything;
         self
     }
 
@@ -484,41 +534,93 @@ impl BackoffBuilder {
     ///
     /// # Errors
     ///
-    /// If there is no attempt, the base is zero or above the longest pause, the factor is below 1 or no number, or
-    /// a pause is longer than [`LONGEST`](crate::call::LONGEST).
+    /// If there is no attempt, a base is zero or above the longest pause, the factor is below 1 or no number, a pause
+    /// is longer than [`LONGEST`](crate::call::LONGEST), or settings are given that exclude each other: a factor with
+    /// decorrelated jitter, and a function with anything that it takes the place of.
     pub fn build(self) -> Result<Backoff, ConfigError> {
         config::at_least_one(LAYER, "attempts", self.attempts)?;
-        config::limit(LAYER, "base", self.base)?;
         config::limit(LAYER, "max", self.max)?;
-        config::pause(LAYER, "max_retry_after", self.max_retry_after)?;
-        if self.base > self.max {
-            let base = format!("{:?}", self.base);
-            let fix = format!("give at most the longest pause, {:?}, or raise `max`", self.max);
-            return Err(ConfigError::new(LAYER, "base", base, fix));
+        if let Some(asked) = self.max_retry_after {
+            config::pause(LAYER, "max_retry_after", asked)?;
         }
-        if !(self.factor >= 1.0 && self.factor.is_finite()) {
+        if self.delay.is_some() {
+            self.check_that_the_function_is_alone()?;
+        } else {
+            let base = self.base.unwrap_or(BASE);
+            check_scale("base", Scale { base, max: self.max }, "`max`")?;
+        }
+        if let Some(throttled) = self.throttled {
+            check_scale("throttled", throttled, "its `max`")?;
+        }
+        if let Some(factor) = self
+            .factor
+            .filter(|factor| !(*factor >= 1.0 && factor.is_finite()))
+        {
             let fix = "give a number of at least 1; 1 keeps all pauses alike";
-            return Err(ConfigError::new(LAYER, "factor", self.factor, fix));
+            return Err(ConfigError::new(LAYER, "factor", factor, fix));
+        }
+        if let (Some(factor), Some(Jitter::Decorrelated)) = (self.factor, self.jitter) {
+            let fix = "decorrelated jitter grows from the pause before; leave the factor out, or take another jitter";
+            return Err(ConfigError::new(LAYER, "factor", factor, fix));
         }
         Ok(self.made())
     }
 
-    fn made(self) -> Backoff {
-        Backoff {
-            attempts: self.attempts,
-            base: self.base,
-            max: self.max,
-            factor: self.factor,
-            jitter: self.jitter,
-            max_retry_after: self.max_retry_after,
-            statuses: Statuses::new(self.statuses),
-            rule: if self.risky { Rule::Risky } else { Rule::Safe },
-            draws: match self.seed {
-                Some(seed) => Draws::Seeded(Arc::new(AtomicU64::new(seed))),
-                None => Draws::Thread,
-            },
+    fn check_that_the_function_is_alone(&self) -> Result<(), ConfigError> {
+        let others = [
+            ("base", self.base.is_some()),
+            ("factor", self.factor.is_some()),
+            ("jitter", self.jitter.is_some()),
+            ("throttled", self.throttled.is_some()),
+        ];
+        match others.into_iter().find(|(_, given)| *given) {
+            None => Ok(()),
+            Some((other, _)) => {
+                let fix = format!("it takes the place of `{other}`: leave one of them out");
+                Err(ConfigError::new(LAYER, "delay", "a function", fix))
+            }
         }
     }
+
+    fn made(self) -> Backoff {
+        let rare = Rare {
+            seed: self.seed.map(AtomicU64::new),
+            throttled: self.throttled,
+            delay: self.delay,
+            longest_asked_for: self.max_retry_after,
+        };
+        Backoff {
+            attempts: self.attempts,
+            pauses: Pauses {
+                scale: Scale {
+                    base: self.base.unwrap_or(BASE),
+                    max: self.max,
+                },
+                factor: self.factor.unwrap_or(2.0),
+                jitter: self.jitter.unwrap_or_default(),
+                as_feign: false,
+                rare: if rare.is_empty() {
+                    None
+                } else {
+                    Some(Arc::new(rare))
+                },
+            },
+            statuses: Statuses::new(self.statuses),
+            rule: Rule::Own,
+            repeats: self.repeats,
+        }
+    }
+}
+
+fn check_scale(field: &'static str, scale: Scale, max: &str) -> Result<(), ConfigError> {
+    config::limit(LAYER, field, scale.base)?;
+    config::limit(LAYER, field, scale.max)?;
+    if scale.base > scale.max {
+        let base = format!("{:?}", scale.base);
+        let fix = format!("give at most the longest pause, {:?}, or raise {max}", scale.max);
+        return Err(ConfigError::new(LAYER, field, base, fix));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -573,7 +675,12 @@ mod tests {
     }
 
     fn jitters() -> impl Strategy<Value = Jitter> {
-        prop_oneof![Just(Jitter::None), Just(Jitter::Full), Just(Jitter::Equal)]
+        prop_oneof![
+            Just(Jitter::None),
+            Just(Jitter::Full),
+            Just(Jitter::Equal),
+            Just(Jitter::Decorrelated)
+        ]
     }
 
     fn retries() -> impl Strategy<Value = u32> {
@@ -581,7 +688,7 @@ mod tests {
     }
 
     proptest! {
-        /// However often, however long, however fast they grow.
+        /// BKO-08. However often, however long, however fast they grow.
         #[test]
         fn a_pause_is_never_zero_nor_above_the_longest_nor_shorter_than_the_one_before(
             nanos in prop_oneof![1_u64..1000, 1_u64..=LONGEST.as_nanos() as u64],
@@ -593,18 +700,40 @@ mod tests {
         ) {
             let base = Duration::from_nanos(nanos);
             let max = (base + Duration::from_nanos(span)).min(LONGEST);
-            let backoff = Backoff::builder()
-                .base(base).max(max).factor(factor).jitter(jitter).seed(seed).build().unwrap();
+            let builder = Backoff::builder().base(base).max(max).jitter(jitter).seed(seed);
+            let backoff = match jitter {
+                Jitter::Decorrelated => builder.build().unwrap(),
+                _ => builder.factor(factor).build().unwrap(),
+            };
             let pause = backoff.pause(retry);
             prop_assert!(pause > Duration::ZERO && pause <= max);
             prop_assert!(backoff.pause(retry.saturating_add(1)) >= pause);
-            let jittered = backoff.jittered(pause);
+            let jittered = backoff.pauses.jittered(backoff.pauses.scale, pause, Duration::ZERO);
             prop_assert!(jittered <= pause);
             match jitter {
                 Jitter::None => prop_assert_eq!(jittered, pause),
                 Jitter::Equal => prop_assert!(jittered >= pause / 2),
                 Jitter::Full => {}
+                Jitter::Decorrelated => prop_assert!(jittered >= base && jittered <= max),
             }
+        }
+
+        /// However long the pause before was, on whichever scale.
+        #[test]
+        fn decorrelated_jitter_stays_between_the_base_and_three_times_the_pause_before(
+            nanos in 1_u64..=LONGEST.as_nanos() as u64,
+            span in 0_u64..=LONGEST.as_nanos() as u64,
+            before in 0_u64..=u64::MAX,
+            seed in any::<u64>(),
+        ) {
+            let base = Duration::from_nanos(nanos);
+            let max = (base + Duration::from_nanos(span)).min(LONGEST);
+            let backoff = Backoff::builder()
+                .base(base).max(max).jitter(Jitter::Decorrelated).seed(seed).build().unwrap();
+            let before = Duration::from_nanos(before);
+            let pause = backoff.pauses.jittered(backoff.pauses.scale, max, before);
+            prop_assert!(pause >= base && pause <= max);
+            prop_assert!(pause <= before.max(base) * 3);
         }
 
         #[test]
@@ -623,11 +752,178 @@ mod tests {
     fn full_jitter_is_even_and_equal_jitter_fills_the_upper_half() {
         let mean = |jitter| {
             let backoff = Backoff::builder().jitter(jitter).seed(1).build().unwrap();
-            let sum: Duration = (0..10_000).map(|_| backoff.jittered(ms(100))).sum();
+            let sum: Duration = (0..10_000)
+                .map(|_| {
+                    backoff
+                        .pauses
+                        .jittered(backoff.pauses.scale, ms(100), Duration::ZERO)
+                })
+                .sum();
             sum / 10_000
         };
         assert!((ms(48)..ms(52)).contains(&mean(Jitter::Full)));
         assert!((ms(73)..ms(77)).contains(&mean(Jitter::Equal)));
+    }
+
+    #[test]
+    fn decorrelated_jitter_walks_from_the_pause_before_and_a_seed_repeats_the_walk() {
+        let walk = |seed| {
+            let builder = Backoff::builder().attempts(50).jitter(Jitter::Decorrelated);
+            let backoff = builder.seed(seed).build().unwrap();
+            let mut before = Duration::ZERO;
+            let pauses = (0..50).map(|_| {
+                let error = failed(FaultKind::Reset, None, None);
+                before = backoff.pauses.after(&FailedAttempt {
+                    paused: before,
+                    ..error
+                });
+                before
+            });
+            pauses.collect::<Vec<_>>()
+        };
+        assert_eq!(walk(1), walk(1));
+        assert_ne!(walk(1), walk(2));
+        let firsts: Vec<_> = (0..200).map(|seed| walk(seed)[0]).collect();
+        assert!(firsts.iter().all(|first| (ms(100)..=ms(300)).contains(first)));
+        assert!(
+            firsts.iter().any(|first| *first > ms(280)),
+            "up to three times the base"
+        );
+        assert!(
+            walk(1).iter().any(|pause| *pause == ms(1000)),
+            "it comes to the longest"
+        );
+        assert!(walk(1).windows(2).any(|pair| pair[1] < pair[0]), "and down again");
+        let backoff = Backoff::builder().attempts(4).jitter(Jitter::Decorrelated);
+        let backoff = backoff.build().unwrap();
+        assert_eq!(millis(&backoff, 4), [300, 900, 1000, 1000]);
+        assert_eq!(backoff.longest_pauses(), ms(2200));
+    }
+
+    #[test]
+    fn a_throttling_answer_has_pauses_of_its_own_if_they_are_given() {
+        let error: BoxError = "an answer".into();
+        let wait = Some(ms(500));
+        let status = |code| FaultKind::Status(StatusCode::from_u16(code).unwrap());
+        let plain = || Backoff::builder().attempts(3).jitter(Jitter::None);
+        let throttled = plain().throttled(ms(1000), ms(4000)).build().unwrap();
+        let plain = plain().build().unwrap();
+        for (kind, asked, without, with) in [
+            (status(429), None, 100, 1000),
+            (status(429), wait, 500, 1000),
+            (status(503), None, 100, 100),
+            (status(503), wait, 500, 1000),
+            (status(502), wait, 500, 500),
+            (FaultKind::Grpc(GRPC_UNAVAILABLE), None, 100, 100),
+            (FaultKind::Reset, None, 100, 100),
+        ] {
+            let pause = |policy: &Backoff| policy.again(&failed(kind, asked, Some(&*error))).unwrap().pause();
+            assert_eq!(pause(&plain), ms(without), "{kind:?}, {asked:?}");
+            assert_eq!(pause(&throttled), ms(with), "{kind:?}, {asked:?}");
+        }
+        let exhausted = failed(FaultKind::Grpc(8), None, None);
+        assert_eq!(throttled.again(&exhausted).unwrap().pause(), ms(1000));
+        assert_eq!(
+            (plain.throttled_pause(1), throttled.throttled_pause(3)),
+            (None, Some(ms(4000)))
+        );
+        assert_eq!(throttled.longest_pauses(), ms(3000));
+        let seeded = Backoff::builder()
+            .throttled(ms(1000), ms(4000))
+            .seed(3)
+            .build()
+            .unwrap();
+        let of_seed = seeded
+            .again(&failed(status(429), None, Some(&*error)))
+            .unwrap()
+            .pause();
+        assert!(of_seed <= ms(1000));
+    }
+
+    #[test]
+    fn a_function_of_the_users_is_the_pause_up_to_the_longest_and_no_wait_is_cut_short_by_it() {
+        let backoff = Backoff::builder()
+            .attempts(10)
+            .max(ms(700))
+            .delay(|failed| match failed.fault().kind() {
+                FaultKind::ConnectRefused => Duration::ZERO,
+                FaultKind::Reset => Duration::MAX,
+                _ => ms(50) * failed.attempts() as u32,
+            })
+            .build()
+            .unwrap();
+        for (kind, attempts, asked, pause) in [
+            (FaultKind::ConnectRefused, 1, None, Ok(ms(0))),
+            (FaultKind::Reset, 1, None, Ok(ms(700))),
+            (FaultKind::Closed, 1, None, Ok(ms(50))),
+            (FaultKind::Closed, 3, None, Ok(ms(150))),
+            (FaultKind::Closed, 3, Some(ms(900)), Ok(ms(900))),
+            (FaultKind::Reset, 3, Some(ms(300)), Ok(ms(700))),
+        ] {
+            let failed = FailedAttempt {
+                attempts,
+                can_move_on: true,
+                may_have_been_sent: false,
+                ..failed(kind, asked, None)
+            };
+            let again = backoff.again(&failed).map(|again| again.pause());
+            assert_eq!(again, pause, "{kind:?}, {attempts}, {asked:?}");
+        }
+        assert_eq!((backoff.pause(1), backoff.longest_pauses()), (ms(700), ms(6300)));
+    }
+
+    #[test]
+    fn settings_that_exclude_each_other_are_refused() {
+        let builder = Backoff::builder;
+        let none = |_: &FailedAttempt<'_>| Duration::ZERO;
+        for (builder, field) in [
+            (builder().delay(none).base(ms(1)), "delay"),
+            (builder().delay(none).factor(2.0), "delay"),
+            (builder().delay(none).jitter(Jitter::Full), "delay"),
+            (builder().delay(none).throttled(ms(1), ms(1)), "delay"),
+            (builder().jitter(Jitter::Decorrelated).factor(2.0), "factor"),
+            (builder().throttled(ms(0), ms(1)), "throttled"),
+            (builder().throttled(ms(2), ms(1)), "throttled"),
+            (builder().throttled(ms(2), Duration::MAX), "throttled"),
+        ] {
+            assert_eq!(builder.build().unwrap_err().field(), field);
+        }
+        assert!(
+            builder().delay(none).max(ms(1)).build().is_ok(),
+            "there is no base"
+        );
+    }
+
+    #[test]
+    fn the_first_move_to_another_endpoint_has_no_pause_where_nothing_was_sent() {
+        let refused = |can_move_on| {
+            let fault = Fault::new(FaultKind::ConnectRefused, Sent::No);
+            FailedAttempt {
+                fault,
+                can_move_on,
+                may_have_been_sent: false,
+                ..failed(FaultKind::Reset, None, None)
+            }
+        };
+        let own = Backoff::builder().jitter(Jitter::None).build().unwrap();
+        let pause = |policy: &Backoff, failed: &FailedAttempt<'_>| policy.again(failed).unwrap().pause();
+        assert_eq!(pause(&own, &refused(true)), Duration::ZERO);
+        assert_eq!(
+            pause(&own, &refused(false)),
+            ms(100),
+            "there is nowhere else, or it has been there"
+        );
+        let mut maybe = refused(true);
+        maybe.may_have_been_sent = true;
+        assert_eq!(pause(&own, &maybe), ms(100), "by an attempt before");
+        let mut told = refused(true);
+        told.fault = told.fault.with_retry_after(Some(ms(300)));
+        assert_eq!(pause(&own, &told), ms(300));
+        assert_eq!(
+            pause(&feign(), &refused(true)),
+            ms(150),
+            "Feign knows of no endpoints"
+        );
     }
 
     fn feign() -> Backoff {
@@ -643,6 +939,8 @@ mod tests {
             attempts: 1,
             here: 1,
             moves: 0,
+            paused: Duration::ZERO,
+            can_move_on: false,
         }
     }
 
@@ -740,6 +1038,9 @@ mod tests {
         for builder in [
             builder().statuses(StatusSet::EMPTY),
             builder().retry_unsafe_that_may_have_been_sent(),
+            builder().idempotent_methods(),
+            builder().throttled(ms(1), ms(1)),
+            builder().delay(|_| ms(1)),
         ] {
             assert_eq!(builder.build().unwrap().max_attempts(), 7);
         }

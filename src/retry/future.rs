@@ -128,8 +128,10 @@ pub(super) struct Loop<S, P, A, Kept> {
     scope: CallScope,
     /// Attempts made, those of them in a row that were meant for one endpoint, and how often it was changed.
     attempts: u64,
-    here: u64,
-    moves: u64,
+    here: u32,
+    moves: u32,
+    /// The pause before the attempt, in nanoseconds.
+    paused: u64,
     /// When the attempt started.
     started: Instant,
 }
@@ -164,6 +166,7 @@ impl<S, P, A, Kept> Loop<S, P, A, Kept> {
             attempts: 0,
             here: 0,
             moves: 0,
+            paused: 0,
             started,
         }
     }
@@ -173,11 +176,16 @@ impl<S, P, A, Kept> Loop<S, P, A, Kept> {
         self.spare = Some((kept, service));
     }
 
+    #[inline]
+    pub(super) fn limit_attempts(&mut self, most: u32) {
+        self.scope.limit_attempts(most);
+    }
+
     /// Starts an attempt.
     #[inline]
     pub(super) fn start<F>(&mut self, call: impl FnOnce() -> F) -> F {
         self.attempts += 1;
-        self.here += 1;
+        self.here = self.here.saturating_add(1);
         self.scope.attempt_starts();
         self.scope.enter(call)
     }
@@ -242,6 +250,7 @@ impl<S, P, A, Kept> Loop<S, P, A, Kept> {
         S: Service<Req>,
         P: Drive<Req, S::Response, S::Error, Kept = Kept>,
     {
+        let (can_move_on, used_up) = self.within(|scope| (scope.can_move_on(), scope.attempts_used_up()));
         let kept = self.spare.as_ref().map(|(kept, _)| kept);
         let failed = FailedAttempt {
             semantics: self.semantics,
@@ -251,8 +260,13 @@ impl<S, P, A, Kept> Loop<S, P, A, Kept> {
             attempts: self.attempts,
             here: self.here,
             moves: self.moves,
+            paused: Duration::from_nanos(self.paused),
+            can_move_on,
         };
         let Plan { to, pause, wait } = self.policy.decide(kept, wish, &failed)?;
+        if let Some(limit) = used_up {
+            return Err(NotRetried::CallAttemptsUsedUp { limit });
+        }
         if let Some(left) = self.scope.remaining().filter(|left| pause >= *left) {
             return Err(NotRetried::DeadlineTooClose { pause, left });
         }
@@ -268,7 +282,7 @@ impl<S, P, A, Kept> Loop<S, P, A, Kept> {
             P::take_over(kept)?;
         }
         if to != RetryTo::SameEndpoint {
-            self.moves += u64::from(to == RetryTo::NextEndpoint);
+            self.moves = self.moves.saturating_add(u32::from(to == RetryTo::NextEndpoint));
             self.here = 0;
         }
         // Where nothing below says where it went, there is no same or next endpoint.
@@ -277,6 +291,7 @@ impl<S, P, A, Kept> Loop<S, P, A, Kept> {
         } else {
             RetryTo::Anywhere
         };
+        self.paused = u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX);
         self.record(Retry::new(self.policy.name(), to, pause));
         tracing::debug!(layer = self.policy.name(), %fault, %to, ?pause, "retry");
         let next = Next {
@@ -324,21 +339,30 @@ impl<S, P, A, Kept> Loop<S, P, A, Kept> {
         };
         if let Err(error) = ready {
             let error = NotReady::new(self.policy.name(), error.into());
-            return self.not_started(error);
+            return self.not_started(self.policy.name(), error, NotRetried::NotReady);
         }
         if self.is_too_late() {
-            return self.not_started(NoTimeLeft::new(self.policy.name()));
+            let (pause, left) = (Duration::ZERO, Duration::ZERO);
+            let layer = self.policy.name();
+            let reason = NotRetried::DeadlineTooClose { pause, left };
+            return self.not_started(layer, NoTimeLeft::new(layer), reason);
         }
         Poll::Ready(Ok(()))
     }
 
     /// The attempt that was decided on is not started after all, and the call ends.
-    fn not_started<T>(&mut self, error: impl Into<BoxError>) -> Poll<Result<T, BoxError>> {
+    fn not_started<T>(
+        &mut self,
+        layer: &'static str,
+        error: impl Into<BoxError>,
+        reason: NotRetried,
+    ) -> Poll<Result<T, BoxError>> {
         let error = error.into();
         let fault = Fault::of(&*error);
         self.scope.take_picked();
         self.scope.attempt_starts();
         self.within(|scope| scope.record_failure(Instant::now(), fault));
+        self.record(Stop::new(layer, reason));
         self.finish(Err(error))
     }
 
@@ -350,13 +374,14 @@ impl<S, P, A, Kept> Loop<S, P, A, Kept> {
         known: Option<BoxError>,
         decided: Instant,
     ) -> Poll<Result<T, BoxError>> {
-        let Some(error) = known else {
-            return self.not_started(NoTimeLeft::new(layer));
-        };
         let pause = decided.elapsed();
         let deadline = self.scope.deadline();
         let left = deadline.map_or(pause, |deadline| deadline.saturating_duration_since(decided));
-        self.record(Stop::new(layer, NotRetried::DeadlineTooClose { pause, left }));
+        let reason = NotRetried::DeadlineTooClose { pause, left };
+        let Some(error) = known else {
+            return self.not_started(layer, NoTimeLeft::new(layer), reason);
+        };
+        self.record(Stop::new(layer, reason));
         self.finish(Err(error))
     }
 

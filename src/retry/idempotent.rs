@@ -1,6 +1,6 @@
 //! Retries at once, on the same endpoint and on the next ones.
 
-use super::{Again, FailedAttempt, RetryLayer, RetryPolicy, RetryService};
+use super::{Again, FailedAttempt, RetryLayer, RetryPolicy, RetryService, repeats::Repeats};
 use crate::call::{
     AnyAnswer, FaultKind, NotRetried, Overrides, RetryTo, Semantics, StatusSet, is_socket_fault,
 };
@@ -58,7 +58,10 @@ impl<A> RetryLayer<Idempotent, A> {
 /// | other methods | only if nothing was sent | refused, no route, **reset, early close** | none |
 /// | next endpoint | one not tried, if there is one | whatever the rule picks | whatever the rule picks |
 ///
-/// [`ribbon_default_handler()`](Idempotent::ribbon_default_handler) is a fourth, without regard to methods.
+/// [`ribbon_default_handler()`](Idempotent::ribbon_default_handler) is a fourth, without regard to methods. To each can
+/// be added [idempotent methods](Idempotent::idempotent_methods) or
+/// [all](Idempotent::ok_to_retry_on_all_operations), on any fault. Case by case:
+/// [when is a call sent again?](super::when_is_a_call_sent_again)
 ///
 /// A request can set both counts for its call alone: [`Overrides`](crate::call::Overrides).
 ///
@@ -69,7 +72,7 @@ pub struct Idempotent {
     same: u32,
     next: u32,
     rule: Rule,
-    all_operations: bool,
+    repeats: Repeats,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,7 +96,7 @@ impl Idempotent {
             same: 0,
             next: 1,
             rule,
-            all_operations: false,
+            repeats: Repeats::AsTheRule,
         }
     }
 
@@ -149,7 +152,24 @@ impl Idempotent {
     /// all servers behind this service can take it.
     #[must_use]
     pub fn ok_to_retry_on_all_operations(mut self) -> Self {
-        self.all_operations = true;
+        self.repeats = Repeats::Everything;
+        self
+    }
+
+    /// Retries requests with an idempotent method (PUT and DELETE, besides the safe ones) on any fault, whether or
+    /// not a server may have carried them out. Default: no.
+    ///
+    /// Doing such a request twice leaves the server as doing it once does. It is not the same to others, though: the
+    /// second PUT may undo what somebody else has written in between, and the second DELETE is answered by 404.
+    ///
+    /// After [`ok_to_retry_on_all_operations`](Idempotent::ok_to_retry_on_all_operations) it changes nothing.
+    ///
+    /// Source: RFC 9110, section 9.2.2.
+    #[must_use]
+    pub fn idempotent_methods(mut self) -> Self {
+        if self.repeats == Repeats::AsTheRule {
+            self.repeats = Repeats::IdempotentMethods;
+        }
         self
     }
 
@@ -182,9 +202,9 @@ impl Idempotent {
         if failed.is_answer() && failed.error().is_some() {
             return Err(NotRetried::NotTransient);
         }
-        let granted = self.all_operations
+        let granted = self.repeats.grants(semantics)
             || match self.rule {
-                Rule::Safe => failed.is_safe_to_repeat(),
+                Rule::Safe => self.repeats.grants_beyond_safe(failed),
                 Rule::Ribbon => {
                     let error = failed.error().map(|error| error as _);
                     semantics.is_get() || is_socket_fault(&failed.fault(), error)
@@ -212,7 +232,7 @@ impl RetryPolicy for Idempotent {
 
     #[inline]
     fn may_retry(&self, semantics: Semantics) -> bool {
-        self.rule != Rule::SpringRetry || self.all_operations || semantics.is_get()
+        self.rule != Rule::SpringRetry || self.repeats.grants(semantics) || semantics.is_get()
     }
 
     fn prefers_untried(&self) -> bool {
@@ -252,16 +272,26 @@ impl RetryPolicy for Idempotent {
 /// What is sent again.
 impl fmt::Display for Idempotent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.rule {
-            _ if self.never_retries() => "nothing",
-            _ if self.all_operations => "any request; on any fault",
-            Rule::Safe => "safe and keyed requests, others if nothing was sent; on any fault",
-            Rule::Ribbon => {
-                "GET; on any fault; others if the connection was refused, had no route, was reset or closed early"
+        if self.never_retries() {
+            return f.write_str("nothing");
+        }
+        let gets = match self.repeats {
+            Repeats::AsTheRule => "GET",
+            Repeats::IdempotentMethods => "idempotent methods",
+            Repeats::Everything => "any request",
+        };
+        match self.rule {
+            _ if self.repeats == Repeats::Everything => f.write_str("any request; on any fault"),
+            Rule::Safe => write!(f, "{}; on any fault", self.repeats.beyond_safe()),
+            Rule::Ribbon => write!(
+                f,
+                "{gets}; on any fault; others if the connection was refused, had no route, was reset or closed early"
+            ),
+            Rule::SpringRetry => write!(f, "{gets}; on any fault"),
+            Rule::RibbonDefaultHandler => {
+                f.write_str("any request; on any fault, on the same endpoint if nobody answered")
             }
-            Rule::SpringRetry => "GET; on any fault",
-            Rule::RibbonDefaultHandler => "any request; on any fault, on the same endpoint if nobody answered",
-        })
+        }
     }
 }
 
@@ -277,6 +307,14 @@ mod tests {
         assert_eq!(
             said(Idempotent::ribbon().ok_to_retry_on_all_operations()),
             "any request; on any fault"
+        );
+        assert_eq!(
+            said(Idempotent::default().idempotent_methods()),
+            "idempotent and keyed requests, others if nothing was sent; on any fault"
+        );
+        assert_eq!(
+            said(Idempotent::ribbon_spring_retry().idempotent_methods()),
+            "idempotent methods; on any fault"
         );
         let policy = Idempotent::default().same_endpoint(3);
         assert_eq!(

@@ -3,7 +3,10 @@
 use tower_layer::Layer;
 
 use super::{RetryPolicy, RetryService};
-use crate::call::{AnyAnswer, RetryBudget};
+use crate::call::{AnyAnswer, ConfigError, RetryBudget, config};
+
+/// As many attempts in a call as the policies want.
+pub(super) const NO_LIMIT: u32 = u32::MAX;
 
 /// Puts a retry loop with a policy on a service.
 ///
@@ -14,6 +17,7 @@ pub struct RetryLayer<P, A = AnyAnswer> {
     pub(super) policy: P,
     pub(super) reader: A,
     pub(super) budget: Option<RetryBudget>,
+    pub(super) attempts_in_call: u32,
 }
 
 impl<P: RetryPolicy> RetryLayer<P, AnyAnswer> {
@@ -23,6 +27,7 @@ impl<P: RetryPolicy> RetryLayer<P, AnyAnswer> {
             policy,
             reader: AnyAnswer,
             budget: None,
+            attempts_in_call: NO_LIMIT,
         }
     }
 }
@@ -36,6 +41,33 @@ impl<P, A> RetryLayer<P, A> {
         self
     }
 
+    /// How many attempts a whole call takes at most, the first included, over this layer and all others of the call
+    /// that retry: where layers nest, their attempts multiply. Counted is each sending of the request. Where several
+    /// layers say a number the smallest holds. A layer whose policy never retries says none. Default: no limit.
+    ///
+    /// What is not made for it is a [`CallAttemptsUsedUp`](crate::call::NotRetried::CallAttemptsUsedUp) in the trail.
+    /// Layers below a buffer, or in another task, are another call to it.
+    ///
+    /// # Errors
+    ///
+    /// If it is zero.
+    ///
+    /// ```
+    /// use tower::ServiceBuilder;
+    /// use tower_outbound::retry::{Backoff, BackoffRetryLayer, Idempotent, IdempotentRetryLayer};
+    ///
+    /// // 2 x 3 = 6, but for the limit.
+    /// let layers = ServiceBuilder::new()
+    ///     .layer(BackoffRetryLayer::new(Backoff::default()).attempts_in_call(4)?)
+    ///     .layer(IdempotentRetryLayer::new(Idempotent::default().next_endpoint(2)));
+    /// # let _ = layers;
+    /// # Ok::<(), tower_outbound::call::ConfigError>(())
+    /// ```
+    pub fn attempts_in_call(mut self, attempts: u32) -> Result<Self, ConfigError> {
+        self.attempts_in_call = config::at_least_one("RetryLayer", "attempts_in_call", attempts)?;
+        Ok(self)
+    }
+
     /// Answers that this reader finds a fault in are put to the policy as well. Default: no answer is.
     ///
     /// When the policy gives up, the answer is handed on as it is.
@@ -45,6 +77,7 @@ impl<P, A> RetryLayer<P, A> {
             policy: self.policy,
             reader,
             budget: self.budget,
+            attempts_in_call: self.attempts_in_call,
         }
     }
 
@@ -63,6 +96,7 @@ impl<S, P: Clone, A: Clone> Layer<S> for RetryLayer<P, A> {
             policy: self.policy.clone(),
             reader: self.reader.clone(),
             budget: self.budget.clone(),
+            attempts_in_call: self.attempts_in_call,
         }
     }
 }

@@ -19,11 +19,13 @@
 //!
 //! A request that may have reached a server is sent again only if it is safe (GET, HEAD, OPTIONS, TRACE) or carries
 //! an `Idempotency-Key`. Others are retried if it is proved that nothing was sent: a refused connection, for
-//! instance. The presets that reproduce a library have its rule, and say where it is laxer.
+//! instance. Idempotent methods (PUT, DELETE) can be added by choice. The presets that reproduce a library have its
+//! rule, and say where it is laxer. Case by case: [when is a call sent again?](when_is_a_call_sent_again)
 //!
 //! Never sent again are calls that a layer on this side rejected (an open circuit, a full bulkhead), those for which
 //! no endpoint was found, requests with a [body](#bodies) that cannot be sent again, and retries that the
-//! [budget](crate::call::RetryBudget) refuses or the deadline leaves no time for. In all these cases the error or
+//! [budget](crate::call::RetryBudget) refuses, the [limit on the attempts](RetryLayer::attempts_in_call) of the whole
+//! call forbids, or the deadline leaves no time for. In all these cases the error or
 //! the answer of the last attempt is returned as it is, at once; its [trail](crate::call::Trail) says why nothing
 //! followed.
 //!
@@ -89,10 +91,11 @@
 //! | | `Backoff` | `Idempotent` |
 //! | --- | --- | --- |
 //! | attempts in all | 2 | 2: one, and one on the next endpoint |
-//! | pause | 0 to 100 ms, then 0 to 200 ms, ... 0 to 1 s | none |
+//! | pause | 0 to 100 ms, then 0 to 200 ms, ... 0 to 1 s; none before the first move to another endpoint where nothing was sent | none |
 //! | `Retry-After` | heeded up to 10 s | the same endpoint is left alone |
 //! | answers retried | none; see `retry_statuses` | none; see `retry_statuses` |
 //! | budget | none; see [`RetryLayer::budget`] | none |
+//! | limit on the attempts of the whole call | none; see [`RetryLayer::attempts_in_call`] | none |
 //!
 //! # What it costs
 //!
@@ -130,16 +133,20 @@ mod drive;
 mod future;
 mod idempotent;
 mod layer;
+mod pauses;
 mod policy;
+mod repeats;
 mod service;
 #[cfg(feature = "tower-policy")]
 mod tower_policy;
+pub mod when_is_a_call_sent_again;
 
 pub use self::{
-    backoff::{Backoff, BackoffBuilder, BackoffRetry, BackoffRetryLayer, Jitter},
+    backoff::{Backoff, BackoffBuilder, BackoffRetry, BackoffRetryLayer},
     future::RetryFuture,
     idempotent::{Idempotent, IdempotentRetry, IdempotentRetryLayer},
     layer::RetryLayer,
+    pauses::Jitter,
     policy::{Again, FailedAttempt, RetryPolicy},
     service::RetryService,
 };

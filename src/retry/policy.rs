@@ -12,7 +12,7 @@ use crate::call::{ErrorRef, Fault, FaultKind, NotRetried, Overrides, RetryTo, Se
 /// call, so it should be small.
 ///
 /// Before it is asked the loop has seen to it that no rejection by a layer on this side is retried. Its
-/// answer is then held against the deadline, the body and the budget. A policy of your own is a few lines:
+/// answer is then held against the limit on the attempts of the call, the deadline, the body and the budget. A policy of your own is a few lines:
 ///
 /// ```
 /// use std::time::Duration;
@@ -91,8 +91,10 @@ pub struct FailedAttempt<'a> {
     pub(super) may_have_been_sent: bool,
     pub(super) error: Option<ErrorRef<'a>>,
     pub(super) attempts: u64,
-    pub(super) here: u64,
-    pub(super) moves: u64,
+    pub(super) here: u32,
+    pub(super) moves: u32,
+    pub(super) paused: Duration,
+    pub(super) can_move_on: bool,
 }
 
 impl<'a> FailedAttempt<'a> {
@@ -118,12 +120,22 @@ impl<'a> FailedAttempt<'a> {
 
     /// How many of them in a row, up to this one, were meant for the same endpoint. 1 or more.
     pub fn attempts_here(&self) -> u64 {
-        self.here
+        self.here.into()
     }
 
     /// How often a retry was to go to the next endpoint.
     pub fn moves(&self) -> u64 {
-        self.moves
+        self.moves.into()
+    }
+
+    /// The pause that this layer made before the attempt. Zero: none, or it was the first.
+    pub fn paused(&self) -> Duration {
+        self.paused
+    }
+
+    /// Has the call been to one endpoint alone so far, and did the load balancer below have others to pick from?
+    pub fn can_move_on(&self) -> bool {
+        self.can_move_on
     }
 
     /// May a server have seen the request, in this attempt or in one before it in this call?

@@ -24,6 +24,7 @@ pub struct RetryService<S, P, A = AnyAnswer> {
     pub(super) policy: P,
     pub(super) reader: A,
     pub(super) budget: Option<RetryBudget>,
+    pub(super) attempts_in_call: u32,
 }
 
 impl<S, P, A> RetryService<S, P, A> {
@@ -62,6 +63,7 @@ where
             semantics,
             policy.prefers_untried(),
         );
+        retries.limit_attempts(self.attempts_in_call);
         let attempt = match kept {
             Some(kept) => {
                 // The very instance that was polled ready is the one called.

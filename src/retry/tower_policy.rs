@@ -13,6 +13,7 @@ use tower::retry::Policy;
 use super::{
     FailedAttempt, RetryFuture, RetryLayer, RetryService,
     drive::{Drive, Plan},
+    layer::NO_LIMIT,
 };
 use crate::call::{AnyAnswer, NotRetried, RetryTo, Semantics, timer::poll_timer};
 
@@ -38,6 +39,7 @@ pub type TowerRetryFuture<S, Req, P, A = AnyAnswer> = RetryFuture<S, TowerPolicy
 /// | an answer that is thrown away | dropped | drained, if [`read_answers`](RetryLayer::read_answers) was told how |
 /// | the deadline of the call | not known | ends the pause; the error that is known is returned |
 /// | a [budget](RetryLayer::budget) shared with other layers | | asked after the policy |
+/// | a [limit on the attempts](RetryLayer::attempts_in_call) of the whole call | | asked after the policy |
 /// | the service is not ready for a retry | its error | [`NotReady`](crate::call::NotReady), with its error as the source |
 /// | the trail | | each attempt, and why no other followed |
 /// | error | that of the service below | `BoxError` |
@@ -105,6 +107,7 @@ impl<P> RetryLayer<TowerPolicy<P>, AnyAnswer> {
             policy: TowerPolicy { policy },
             reader: AnyAnswer,
             budget: None,
+            attempts_in_call: NO_LIMIT,
         }
     }
 }

@@ -174,13 +174,7 @@ impl Case {
                 self.reused(self.stack(None), [Read, Answer, Wait, Reset]).await
             }
             "the same without a counting connection" => {
-                let mut client = legacy::Client::builder(TokioExecutor::new());
-                client.retry_canceled_requests(false);
-                client.http2_only(self.protocol == Protocol::Http2);
-                let client = client.build::<_, UploadBody<Body>>(self.dialer(None));
-                let stack = ReadTimeoutLayer::new(LIMIT).unwrap().layer(client);
-                self.reused(BoxCloneSyncService::new(stack), [Read, Answer, Wait, Reset])
-                    .await
+                self.reused(self.uncounted(), [Read, Answer, Wait, Reset]).await
             }
             "the stream is refused: REFUSED_STREAM" => self.only([Read, ResetStream(REFUSED_STREAM)]).await,
             "the stream is beyond the last one of a GOAWAY" => {
@@ -190,8 +184,21 @@ impl Case {
                 let reason = ENHANCE_YOUR_CALM;
                 self.only([Read, GoAway { last: 0, reason }]).await
             }
+            "such a GOAWAY, without a counting connection" => {
+                let server = self.server([[Read, GoAway { last: 0, reason: 0 }]]);
+                outcome(self.uncounted().oneshot(self.get(server.address)).await).await
+            }
             "the stream is within a GOAWAY, and the connection closed" => {
                 self.only([Read, GoAway { last: 1, reason: 0 }, Close]).await
+            }
+            "the stream is refused within the body" => {
+                self.signalled([Read, HalfAnswer, Wait, ResetStream(REFUSED_STREAM)])
+                    .await
+            }
+            "the stream comes to be beyond the last one of a GOAWAY within the body" => {
+                let reason = INTERNAL_ERROR;
+                self.signalled([Read, HalfAnswer, Wait, GoAway { last: 0, reason }])
+                    .await
             }
             "the stream is reset: CANCEL" => self.only([Read, ResetStream(CANCEL)]).await,
             "the stream is reset: INTERNAL_ERROR" => self.only([Read, ResetStream(INTERNAL_ERROR)]).await,
@@ -228,6 +235,15 @@ impl Case {
         let client = client
             .build::<_, UploadBody<Body>>(self.dialer(until_news))
             .unwrap();
+        BoxCloneSyncService::new(ReadTimeoutLayer::new(LIMIT).unwrap().layer(client))
+    }
+
+    /// The same, of which the connections do not count.
+    fn uncounted(&self) -> Stack {
+        let mut client = legacy::Client::builder(TokioExecutor::new());
+        client.retry_canceled_requests(false);
+        client.http2_only(self.protocol == Protocol::Http2);
+        let client = client.build::<_, UploadBody<Body>>(self.dialer(None));
         BoxCloneSyncService::new(ReadTimeoutLayer::new(LIMIT).unwrap().layer(client))
     }
 

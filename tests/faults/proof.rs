@@ -4,10 +4,12 @@ use std::{
     collections::HashSet,
     convert::Infallible,
     io,
+    pin::Pin,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -16,9 +18,12 @@ use futures_util::{future::join_all, stream};
 use http::Request;
 use http_body::Frame;
 use http_body_util::{BodyExt, Full, StreamBody, combinators::BoxBody};
-use hyper_util::rt::TokioIo;
+use hyper_util::{
+    client::legacy::connect::{Connected, Connection},
+    rt::TokioIo,
+};
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf},
     net::{TcpListener, TcpStream},
 };
 use tower::{Layer, Service, ServiceExt};
@@ -170,6 +175,71 @@ fn a_response_tells_what_its_connection_has_written_so_far() {
             assert!(written > before + 20, "{before} {written}");
             response.collect().await.unwrap();
         }
+    });
+}
+
+/// As TLS, it sends a long write record by record, and fails as a whole when one of them fails: here the second.
+struct Records(TcpStream);
+
+impl Connection for Records {
+    fn connected(&self) -> Connected {
+        Connected::new()
+    }
+}
+
+impl AsyncRead for Records {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Records {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let record = &bytes[..bytes.len().min(16 * 1024)];
+        let written = ready!(Pin::new(&mut self.0).poll_write(cx, record))?;
+        Poll::Ready(if written < bytes.len() {
+            Err(io::ErrorKind::ConnectionReset.into())
+        } else {
+            Ok(written)
+        })
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
+
+#[test]
+fn a_write_that_fails_after_a_part_of_it_was_sent_proves_nothing() {
+    let connector = tower::service_fn(|to: http::Uri| {
+        Box::pin(async move {
+            TcpStream::connect(to.authority().unwrap().as_str())
+                .await
+                .map(|tcp| TokioIo::new(Records(tcp)))
+        })
+    });
+    let client = Client::builder().build::<_, Full<Bytes>>(connector).unwrap();
+    run(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let request =
+            post(listener.local_addr().unwrap(), "orders").map(|_| Bytes::from(vec![7; 50_000]).into());
+        let (fault, seen) = tokio::join!(client.clone().oneshot(request), async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut seen = Vec::new();
+            let _ = stream.read_to_end(&mut seen).await;
+            seen
+        });
+        assert!(seen.starts_with(b"POST /orders HTTP/1.1\r\n") && seen.len() >= 16 * 1024);
+        let fault = Fault::of(&*fault.unwrap_err());
+        assert_eq!(fault, Fault::new(FaultKind::Reset, Sent::Maybe));
     });
 }
 

@@ -10,17 +10,20 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 use tower_outbound::{
     Nest,
     balance::{LoadBalanceLayer, RoundRobin},
     call::{
         BoxError, ConnectTimedOut, Endpoint, Endpoints, ExecutionTimedOut, Fault, FaultKind, NoTimeLeft,
-        ReadPhase, ReadTimedOut, Sent, Trail, chain, scope,
+        ReadPhase, ReadTimedOut, Sent, Trail, UploadBody, chain, scope,
     },
-    nest::{HttpNest, NestBuilder, ServiceBuilderExt},
+    nest::{HttpNest, NestBuilder, ServiceBuilderExt, client::Client},
     retry::{Backoff, Idempotent},
 };
 
@@ -134,6 +137,50 @@ async fn an_attempt_that_was_too_late_to_start_says_so_and_that_nothing_was_sent
         Fault::of(&*error),
         Fault::new(FaultKind::ExecutionTimeout, Sent::No)
     );
+}
+
+/// CLS-03: in HTTP/2 one call connects for all that wait meanwhile, and their read limits count from the connection too.
+#[tokio::test(start_paused = true)]
+async fn calls_that_wait_for_the_connect_of_another_one_have_no_read_limit_yet() {
+    for read_limit in [LIMIT / 2, LIMIT] {
+        let nowhere = service_fn(|_: http::Uri| std::future::pending::<io::Result<TokioIo<TcpStream>>>());
+        let client = Client::builder().connect_limit(LIMIT).http2_only();
+        let client = client.build::<_, UploadBody<Full<Bytes>>>(nowhere).unwrap();
+        let stack = ServiceBuilder::new()
+            .read_timeout(read_limit)
+            .unwrap()
+            .service(client);
+        let mut faults = join_all((0..3).map(|_| async {
+            let mut request = request(Method::POST);
+            *request.uri_mut() = http::Uri::from_static("http://nowhere/orders");
+            Fault::of(&*stack.clone().oneshot(request).await.unwrap_err())
+        }))
+        .await
+        .into_iter();
+        let first = Fault::new(FaultKind::ConnectTimeout, Sent::No);
+        assert_eq!(faults.next(), Some(first));
+        for fault in faults {
+            assert_eq!(fault, Fault::new(FaultKind::Connect, Sent::No));
+        }
+    }
+}
+
+/// What has a connection waits for the server, be it that nothing at all comes from it.
+#[tokio::test]
+async fn a_server_that_accepts_and_says_nothing_has_the_read_limit_in_http_2_as_well() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = Client::builder().http2_only();
+    let client = client.build_http::<UploadBody<Full<Bytes>>>().unwrap();
+    let stack = ServiceBuilder::new().read_timeout(LIMIT).unwrap().service(client);
+    let uri = format!("http://{}/orders", listener.local_addr().unwrap());
+    let faults = join_all((0..3).map(|_| async {
+        let mut request = request(Method::POST);
+        *request.uri_mut() = uri.parse().unwrap();
+        Fault::of(&*stack.clone().oneshot(request).await.unwrap_err())
+    }))
+    .await;
+    let silent = Fault::new(FaultKind::ReadTimeout(ReadPhase::Head), Sent::Maybe);
+    assert_eq!(faults, [silent; 3]);
 }
 
 /// CLS-06: the true cause, where it happened, and how often it was tried.

@@ -168,7 +168,7 @@ async fn the_release_and_the_keys_of_the_command_make_the_breaker() {
     let settings = breaker.settings();
     assert_eq!(breaker.name(), "OrderClient#get()");
     assert_eq!(settings.hystrix(), Some(V1_5_18));
-    assert_eq!((settings.volume(), settings.error_percent()), (20, 30));
+    assert_eq!((settings.volume(), settings.error_percent()), (20, Some(30)));
     assert_eq!(settings.sleep_window(), Duration::from_millis(40));
     assert_eq!(settings.window(), Duration::from_secs(2));
     assert_eq!(settings.health_snapshot(), Some(Duration::from_millis(100)));
@@ -402,6 +402,7 @@ fn both_presets_have_the_same_table_with_values_of_their_own() {
         ("attempts with pauses", "2", "1"),
         ("pauses", "up to 100ms", "none"),
         ("retry budget", "10 % of calls and 1 a second", "none"),
+        ("limit on attempts", "none", "none"),
         ("calls at once", "none", "10"),
         ("execution limit", "30s", "1s"),
         ("deadline is told below", "yes", "no"),

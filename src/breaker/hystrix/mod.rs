@@ -8,7 +8,10 @@
 mod ticks;
 mod verdicts;
 
+#[cfg(all(test, outbound_loom))]
+mod loom_tests;
 #[cfg(test)]
+#[cfg(not(outbound_loom))]
 mod tests;
 
 use std::time::Duration;
@@ -20,9 +23,9 @@ use super::{
     engine::{Change, Gate, NANOS_PER_MILLI, Settings, millis_up, nanos},
     event::Cause,
     figures::{Counts, Health},
-    judge::Judge,
+    judge::Rules,
     sync::{AtomicU64, SeqCst},
-    word::{DISABLED, FORCED_OPEN, State, Word},
+    word::{DISABLED, FORCED_CLOSED, FORCED_OPEN, State, Word},
 };
 use crate::call::{CircuitState, Verdict};
 
@@ -55,7 +58,7 @@ pub(super) struct Engine {
     /// The first tick of the window that is not known to be good.
     unjudged: Mark,
     ticks: Ticks,
-    judge: Judge,
+    rules: Rules,
     release: HystrixRelease,
     /// In milliseconds, as all times here.
     interval: u64,
@@ -86,17 +89,29 @@ impl Engine {
             origin: Mark::default(),
             unjudged: Mark::default(),
             ticks: Ticks::new(length, settings.lanes.next_power_of_two()),
-            judge: settings.judge,
+            rules: Rules::new(settings.judge),
             release,
             interval,
         }
+    }
+
+    /// Takes over what can change while calls go on. The window is kept.
+    pub(super) fn set(&self, settings: &Settings) {
+        self.circuit.set(settings);
+        self.rules.set(settings.judge);
+    }
+
+    /// A call that is let through by the word of a call that would be rejected: it decides nothing, in either release.
+    pub(super) fn bystander(&self) -> Word {
+        let word = self.word();
+        Word::new(State::Closed, word.generation(), word.time(), FORCED_CLOSED)
     }
 
     pub(super) fn probe_lease(&self) -> Duration {
         self.circuit.probe_lease()
     }
 
-    fn word(&self) -> Word {
+    pub(super) fn word(&self) -> Word {
         self.circuit.word()
     }
 
@@ -175,7 +190,9 @@ impl Engine {
     /// Does this tick show a window that has to open the circuit?
     fn bad(&self, generation: u16, tick: u64) -> Option<Health> {
         let shown = self.ticks.shown_at(tick);
-        if !self.judge.trips_without_failures() && self.ticks.failures(generation, shown.clone()).0 == 0 {
+        if !self.rules.judge().trips_without_failures()
+            && self.ticks.failures(generation, shown.clone()).0 == 0
+        {
             return None;
         }
         let figures = self.ticks.figures(generation, shown);
@@ -184,7 +201,7 @@ impl Engine {
 
     fn trips(&self, health: Health, whole: bool) -> Option<Health> {
         // Where a bucket has made place for a later one, a later tick is judged by somebody else.
-        (whole && self.judge.trips(health.successes, health.failures)).then_some(health)
+        (whole && self.rules.judge().trips(health.successes, health.failures)).then_some(health)
     }
 
     /// The first bad tick among these. An outcome of the running interval is counted only after all ticks before it
@@ -196,7 +213,9 @@ impl Engine {
         // Ticks after these show an empty window, as the very first one did.
         let last = last.min(first + self.ticks.length());
         let buckets = self.ticks.shown_at(first).start..last;
-        if !self.judge.trips_without_failures() && self.ticks.failures(generation, buckets.clone()).0 == 0 {
+        if !self.rules.judge().trips_without_failures()
+            && self.ticks.failures(generation, buckets.clone()).0 == 0
+        {
             return None;
         }
         // Each bucket is read once, for all ticks that show it.
@@ -380,10 +399,12 @@ impl Engine {
         Counts {
             successes: window.successes,
             failures: window.failures,
+            slow: 0,
             rejected: self.ticks.noted(|totals| &totals.rejected),
             ignored: self.ticks.noted(|totals| &totals.ignored),
             cancelled: self.ticks.noted(|totals| &totals.cancelled),
             stale: self.ticks.noted(|totals| &totals.stale),
+            would_reject: 0,
         }
     }
 }

@@ -353,6 +353,7 @@ mod v1_5_12 {
         assert_eq!(breaker.state(), Closed);
     }
 
+    /// CBR-02, as Hystrix has it: an ignored trial opens it again.
     #[tokio::test(start_paused = true)]
     async fn a_trial_that_fails_or_is_ignored_opens_for_a_full_sleep_window_from_its_end() {
         for (verdict, booked) in [(Failure, 5), (Ignored, 4)] {
@@ -373,6 +374,7 @@ mod v1_5_12 {
         }
     }
 
+    /// CBR-01.
     #[tokio::test(start_paused = true)]
     async fn a_trial_that_was_given_up_makes_the_next_call_the_trial() {
         let breaker = breaker(V1_5_12);
@@ -977,7 +979,7 @@ mod model {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig { cases: crate::breaker::tests::traces(), failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
         fn the_machines_equal_a_model_that_judges_each_tick_in_time_by_all_outcomes(

@@ -155,6 +155,7 @@ fn is_ahead(seen: u64, stamp: u64) -> bool {
 }
 
 #[cfg(test)]
+#[cfg(not(outbound_loom))]
 mod tests {
     use super::*;
 

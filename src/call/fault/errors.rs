@@ -218,6 +218,8 @@ pub enum CircuitState {
     ForcedClosed,
     /// Switched off: nothing is counted or rejected.
     Disabled,
+    /// In shadow mode: all is counted and judged, and nothing is rejected.
+    Shadow,
 }
 
 impl fmt::Display for CircuitState {
@@ -229,6 +231,7 @@ impl fmt::Display for CircuitState {
             CircuitState::ForcedOpen => "forced open",
             CircuitState::ForcedClosed => "forced closed",
             CircuitState::Disabled => "disabled",
+            CircuitState::Shadow => "shadow",
         })
     }
 }

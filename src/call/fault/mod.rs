@@ -118,10 +118,10 @@ pub enum FaultKind {
 ///
 /// - The connection did not come about, or broke before it was given the request.
 /// - hyper hands a request back, as canceled, that it has not begun to write.
-/// - The server says that it did not act: REFUSED_STREAM, or a GOAWAY that names an earlier stream as its last (RFC
-///   9113, section 8.7). The reason of a GOAWAY does not matter.
-/// - The connection counts what it writes, and has written nothing since the attempt began. That needs the `Client` of
-///   this crate, or two lines for another hyper-util client: `nest::client::CountingConnector` and `NotSentLayer`.
+/// - The server says that it did not act: REFUSED_STREAM (RFC 9113, section 8.7).
+/// - The connection counts what it writes, and has written nothing since the attempt began; or it follows its streams,
+///   and a GOAWAY names one as the last that was opened before the attempt began. The reason of a GOAWAY does not
+///   matter. Both need the `Client` of this crate, or two lines for another hyper-util client: `nest::client::CountingConnector` and `NotSentLayer`.
 ///
 /// A connection that is closed without an answer ("incomplete message") proves nothing: the server may have read, and
 /// done, everything.
@@ -155,6 +155,10 @@ impl Fault {
     /// | tower's timeout, load shedding and buffer | `tower-errors` |
     /// | reqwest | `reqwest` |
     /// | tonic's channel, and its `Status` | `tonic` |
+    ///
+    /// Of a call with several attempts it is the fault of the last one, but [`Sent::No`] holds for all of them: where one
+    /// before may have reached a server ([`Trail::may_have_been_sent`](crate::call::Trail::may_have_been_sent)), it is
+    /// [`Sent::Maybe`].
     ///
     /// A reqwest client follows redirects unless it is told not to, and its errors do not tell whether it did: a POST
     /// may have been carried out by the server that answered 303. So a reqwest error by itself never proves

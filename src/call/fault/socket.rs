@@ -19,6 +19,9 @@ pub(crate) fn is_socket_fault(fault: &Fault, error: Option<&(dyn Error + 'static
                         io::ErrorKind::HostUnreachable
                             | io::ErrorKind::NetworkUnreachable
                             | io::ErrorKind::AddrNotAvailable
+                            // Accepted by the kernel, and thrown out before the connect had come back.
+                            | io::ErrorKind::ConnectionReset
+                            | io::ErrorKind::ConnectionAborted
                     )
                 })
         }),
@@ -36,6 +39,26 @@ pub(crate) fn is_connection_failure(fault: &Fault, error: &(dyn Error + 'static)
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_connect_that_ends_in_a_reset_is_a_socket_fault_as_one_without_a_route_is() {
+        use io::ErrorKind as Io;
+        let fault = Fault::new(FaultKind::Connect, crate::call::Sent::No);
+        for (kind, is) in [
+            (Io::HostUnreachable, true),
+            (Io::ConnectionReset, true),
+            (Io::ConnectionAborted, true),
+            (Io::NotFound, false),
+            (Io::InvalidData, false),
+        ] {
+            assert_eq!(
+                is_socket_fault(&fault, Some(&io::Error::from(kind))),
+                is,
+                "{kind:?}"
+            );
+        }
+        assert!(!is_socket_fault(&fault, None));
+    }
 
     #[test]
     fn what_is_a_connection_failure_is_what_ribbon_takes_for_one() {

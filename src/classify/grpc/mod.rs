@@ -21,6 +21,9 @@
 //! gRPC's pass as they are: those without a `grpc-status` whose `content-type` is not `application/grpc` or whose
 //! status is not 200. gRPC-Web, which has its trailers in the body, is not read.
 //!
+//! A tonic client above makes a `Status` of the error, whose code is UNKNOWN since it does not know it. The code of the
+//! server is that of [`GrpcError::of`](crate::call::GrpcError::of)`(&status)`.
+//!
 //! # What counts as what
 //!
 //! | code | by default |

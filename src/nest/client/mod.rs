@@ -19,6 +19,11 @@
 //! the attempt began, nothing of the attempt was written, and the error says [`Sent::No`]: it is a
 //! [`FaultError`] around hyper-util's error, and every method may be sent again. All other errors pass unchanged.
 //!
+//! Over HTTP/2 a server that shuts down says by a GOAWAY which streams it leaves alone. The error of a request does not
+//! tell whether its stream is one of them, as hyper gives the error of the connection to a request that it has just sent,
+//! too. Each connection here notes when it opened its streams, and when a GOAWAY comes, which was the last one that the
+//! server may act on. If that was before the attempt began, the error says [`Sent::No`].
+//!
 //! A hyper-util client of your own has the same with two lines: [`CountingConnector`] around its connector, and
 //! [`NotSentLayer`] around itself. Without them such an error says [`Sent::Maybe`].
 //!
@@ -38,6 +43,7 @@
 
 mod builder;
 mod counting;
+mod frames;
 mod not_sent;
 mod service;
 mod tls_names;

@@ -32,8 +32,9 @@ impl<S> Layer<S> for NotSentLayer {
 /// A hyper-util client over a [`CountingConnector`](super::CountingConnector), whose errors tell if the request was
 /// provably not sent. A [`Client`](super::Client) has it built in.
 ///
-/// If the connection that an attempt failed on has written nothing since the attempt began, none of it was sent, and
-/// the error is wrapped into a [`FaultError`] with [`Sent::No`]. All other errors pass unchanged. It goes next to the
+/// If the connection that an attempt failed on has written nothing since the attempt began, none of it was sent. If all
+/// streams that were opened on it since then are beyond the last one of a GOAWAY, the server has left the attempt alone.
+/// In both cases the error is wrapped into a [`FaultError`] with [`Sent::No`]. All other errors pass unchanged. It goes next to the
 /// client: above a layer that sends twice, it would speak of the last sending alone.
 ///
 /// The beginning of an attempt is its first poll, or, where it had to connect, the last poll after which it had no
@@ -118,13 +119,13 @@ where
 #[cold]
 fn with_proof(error: BoxError, started: Instant) -> BoxError {
     let fault = Fault::of(&*error);
-    if fault.sent() == Sent::Maybe && nothing_was_written(&error, started) {
+    if fault.sent() == Sent::Maybe && nothing_has_come_of_it(&error, started) {
         return Box::new(FaultError::new(fault.with_sent(Sent::No), error));
     }
     error
 }
 
-fn nothing_was_written(error: &BoxError, started: Instant) -> bool {
+fn nothing_has_come_of_it(error: &BoxError, started: Instant) -> bool {
     let Some(connection) = chain(&**error)
         .find_map(|level| level.downcast_ref::<legacy::Error>())
         .and_then(legacy::Error::connect_info)
@@ -135,5 +136,5 @@ fn nothing_was_written(error: &BoxError, started: Instant) -> bool {
     connection.get_extras(&mut extras);
     extras
         .get::<Writes>()
-        .is_some_and(|writes| writes.silent_since(started))
+        .is_some_and(|writes| writes.silent_since(started) || writes.left_alone_since(started))
 }

@@ -13,7 +13,7 @@ use http_body::Body;
 use hyper::body::Incoming;
 use hyper_util::client::legacy::{
     self,
-    connect::{Connect, HttpConnector},
+    connect::{CaptureConnection, Connect, HttpConnector, capture_connection},
 };
 use pin_project_lite::pin_project;
 use tower::BoxError;
@@ -23,7 +23,7 @@ use super::{
     builder::ClientBuilder, counting::CountingConnector, not_sent::NotSentFuture, tls_names::TlsNames,
 };
 use crate::{
-    call::{Fault, FaultError, FaultKind, Sent, TlsName},
+    call::{Fault, FaultError, FaultKind, Sent, TlsName, connecting},
     nest::no_tls_names,
     timeout::ConnectTimeout,
 };
@@ -45,6 +45,8 @@ struct Inner<C, B> {
     /// For requests whose server is verified by the name in their address.
     plain: legacy::Client<Connecting<C>, B>,
     tls_names: Option<TlsNames<C, B>>,
+    /// Does one call connect for others, which then do not see for themselves that there is no connection yet?
+    shares_connects: bool,
 }
 
 impl Client<(), ()> {
@@ -55,9 +57,17 @@ impl Client<(), ()> {
 }
 
 impl<C, B> Client<C, B> {
-    pub(super) fn new(plain: legacy::Client<Connecting<C>, B>, tls_names: Option<TlsNames<C, B>>) -> Self {
+    pub(super) fn new(
+        plain: legacy::Client<Connecting<C>, B>,
+        tls_names: Option<TlsNames<C, B>>,
+        shares_connects: bool,
+    ) -> Self {
         Client {
-            inner: Arc::new(Inner { plain, tls_names }),
+            inner: Arc::new(Inner {
+                plain,
+                tls_names,
+                shares_connects,
+            }),
         }
     }
 }
@@ -84,7 +94,15 @@ where
     B::Data: Send,
     B::Error: Into<BoxError>,
 {
-    fn send(&self, request: Request<B>) -> Result<legacy::ResponseFuture, BoxError> {
+    fn send(&self, mut request: Request<B>) -> Result<Sending, BoxError> {
+        let unconnected = self.shares_connects.then(|| capture_connection(&mut request));
+        Ok(Sending {
+            response: self.response(request)?,
+            unconnected,
+        })
+    }
+
+    fn response(&self, request: Request<B>) -> Result<legacy::ResponseFuture, BoxError> {
         let Some(name) = request.extensions().get::<TlsName>() else {
             return Ok(self.plain.request(request));
         };
@@ -144,10 +162,37 @@ pin_project! {
     enum State {
         Sending {
             #[pin]
-            response: NotSentFuture<legacy::ResponseFuture>,
+            response: NotSentFuture<Sending>,
         },
         // There is no connector that could connect to it.
         Refused { error: Option<BoxError> },
+    }
+}
+
+pin_project! {
+    /// The answer of hyper-util's client, which says as long as it has no connection that this is so.
+    #[derive(Debug)]
+    struct Sending {
+        #[pin]
+        response: legacy::ResponseFuture,
+        // There until it has one, where its connector alone does not tell.
+        unconnected: Option<CaptureConnection>,
+    }
+}
+
+impl Future for Sending {
+    type Output = Result<Response<Incoming>, legacy::Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let polled = this.response.poll(cx);
+        if polled.is_pending() {
+            match this.unconnected {
+                Some(captured) if captured.connection_metadata().is_none() => connecting::mark(),
+                unconnected => *unconnected = None,
+            }
+        }
+        polled
     }
 }
 

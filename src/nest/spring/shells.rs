@@ -138,6 +138,7 @@ impl SpringConfig {
             retried_answers: ribbon.statuses,
             backoff: &self.backoff()?,
             budget: None,
+            attempts_in_call: None,
             statuses: &self.statuses(),
             breaker: breaker.map(|settings| self.breaker(&settings).settings()),
             breaker_counts: "all errors but bad requests",

@@ -144,6 +144,8 @@ impl<B: Body> ReplayBody<B> {
 impl<B> ReplayBody<B> {
     fn reader(shared: Arc<Shared<B>>, reader: u64) -> Self {
         let length = shared.record.try_lock().and_then(|record| record.length());
+        // What was forgotten had another length. It is lost first and forgotten then.
+        let length = length.filter(|_| shared.claims.loss().is_none());
         let (lower, upper, ended) = match length {
             Some(length) => (length, Some(length), length == 0),
             None => (shared.hint.lower(), shared.hint.upper(), shared.empty),
@@ -380,3 +382,28 @@ impl fmt::Display for UploadOver {
 }
 
 impl Error for UploadOver {}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::Full;
+    use tokio_test::{assert_ready, task};
+
+    use super::*;
+
+    #[test]
+    fn a_reader_that_is_made_while_the_body_is_lost_does_not_take_it_for_an_empty_one() {
+        let body = ReplayBody::with_cap(Full::new(Bytes::from_static(b"an order")), 3);
+        let kept = body.keep_body().unwrap();
+        // On another thread the attempt before reads beyond the cap, between the two steps of `restore_body`.
+        let number = kept.0.claims.reader_made().unwrap();
+        let mut first = task::spawn(body);
+        while let Some(frame) = assert_ready!(first.enter(|cx, body| body.poll_frame(cx))) {
+            frame.unwrap();
+        }
+        let further = ReplayBody::reader(Arc::clone(&kept.0), number);
+        assert_eq!((further.is_end_stream(), further.size_hint().lower()), (false, 8));
+        let mut further = task::spawn(further);
+        let frame = assert_ready!(further.enter(|cx, body| body.poll_frame(cx)));
+        assert!(frame.unwrap().is_err());
+    }
+}

@@ -5,7 +5,7 @@ use std::error::Error;
 use hyper_util::client::legacy;
 
 use super::Reading;
-use crate::call::fault::{Fault, FaultKind, ReadPhase, Sent};
+use crate::call::fault::{Fault, FaultKind, Sent};
 
 impl Reading {
     /// None: it is none of these. Otherwise: does this level decide?
@@ -42,6 +42,9 @@ impl Reading {
         if error.is_canceled() && !is_upgrade(error) || error.is_closed() {
             return Some(Fault::new(FaultKind::Closed, Sent::No));
         }
+        if is_of_a_body_that_is_read(error) {
+            self.reading_body = true;
+        }
         // The body of the request failed. What its error says is about where the body comes from.
         if error.is_user() {
             return Some(Fault::new(FaultKind::Write, Sent::Maybe));
@@ -50,18 +53,16 @@ impl Reading {
             self.kind = FaultKind::Closed;
         } else if error.is_parse() {
             self.kind = FaultKind::Protocol;
-        } else if error.is_body_write_aborted() {
-            self.kind = FaultKind::Write;
         } else if error.is_timeout() {
             // Nothing came, not even the answer to a ping.
-            self.kind = FaultKind::ReadTimeout(ReadPhase::Head);
+            self.kind = FaultKind::ReadTimeout(self.phase());
         }
         None
     }
 
     /// RFC 9113, section 8.7: REFUSED_STREAM, and a GOAWAY whose last stream is before this one, prove that the
-    /// server did not act. A remote GOAWAY is what h2 reports to the streams beyond the last one, and to those that
-    /// had not been opened when it came; the others go on, and end with a broken pipe if the connection does.
+    /// server did not act. The error of a GOAWAY does not tell which stream it is about: h2 reports it to the streams
+    /// beyond the last one, and hyper also to one that it has opened just before, and that may be within it.
     #[cfg(feature = "http2")]
     fn h2(&mut self, error: &h2::Error) -> Option<Fault> {
         if let Some(error) = error.get_io() {
@@ -70,7 +71,7 @@ impl Reading {
             return None;
         }
         let refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
-        if error.is_remote() && (refused || error.is_go_away()) {
+        if error.is_remote() && refused {
             return Some(Fault::new(FaultKind::Reset, Sent::No));
         }
         let of_our_body = error.is_reset() && !error.is_remote() && !error.is_library();
@@ -83,6 +84,11 @@ impl Reading {
         };
         None
     }
+}
+
+/// Of an answer whose head had come, as hyper is read here. It has no other mark.
+fn is_of_a_body_that_is_read(error: &hyper::Error) -> bool {
+    error.to_string().starts_with("error reading a body")
 }
 
 /// An upgrade that does not come about is called canceled as well, long after its request was sent. hyper has no

@@ -7,6 +7,7 @@ mod http;
 use std::{error::Error, io, iter, sync::Arc};
 
 use super::{Fault, FaultKind, ReadPhase, Sent, errors};
+use crate::call::CallFailed;
 
 /// Chains are short; a cycle made by a user's error must not hang us.
 const DEEPEST: usize = 64;
@@ -55,6 +56,9 @@ struct Reading {
     sent_once: bool,
     /// Has a level said that this may not be about the first sending? Then nothing below it proves anything.
     sent_before: bool,
+    /// Has a level said that the body of an answer was being read? Then nothing proves anything either: whatever the
+    /// server says now, it has answered.
+    reading_body: bool,
 }
 
 /// Of an error that may be about one of several sendings, as far as its type tells.
@@ -75,10 +79,11 @@ fn read(error: &(dyn Error + 'static), sent_once: bool) -> Fault {
         connecting: false,
         sent_once,
         sent_before: false,
+        reading_body: false,
     };
     let decided = chain(error).find_map(|level| reading.level(level));
     let fault = decided.unwrap_or(Fault::new(reading.kind, reading.sent));
-    if reading.sent_before {
+    if reading.sent_before || reading.reading_body {
         fault.with_sent(Sent::Maybe)
     } else {
         fault
@@ -88,6 +93,10 @@ fn read(error: &(dyn Error + 'static), sent_once: bool) -> Fault {
 impl Reading {
     /// Some: this level decides.
     fn level(&mut self, level: &(dyn Error + 'static)) -> Option<Fault> {
+        if let Some(call) = level.downcast_ref::<CallFailed>() {
+            // What is below is the last attempt. What it proves does not hold for those before it.
+            self.sent_before |= call.trail().may_have_been_sent();
+        }
         if let Some(fault) = errors::own(level) {
             return Some(fault);
         }
@@ -110,7 +119,7 @@ impl Reading {
                 self.kind = FaultKind::ConnectRefused;
                 self.sent = Sent::No;
             }
-            Io::TimedOut => self.timed_out(FaultKind::ReadTimeout(ReadPhase::Head)),
+            Io::TimedOut => self.timed_out(FaultKind::ReadTimeout(self.phase())),
             _ if self.connecting => {}
             Io::HostUnreachable | Io::NetworkUnreachable | Io::AddrNotAvailable => {
                 self.kind = FaultKind::Connect;
@@ -133,6 +142,14 @@ impl Reading {
         // Unless a level above knows better.
         if self.kind != FaultKind::ConnectTimeout {
             self.kind = FaultKind::Connect;
+        }
+    }
+
+    fn phase(&self) -> ReadPhase {
+        if self.reading_body {
+            ReadPhase::Body
+        } else {
+            ReadPhase::Head
         }
     }
 
