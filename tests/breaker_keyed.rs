@@ -342,7 +342,10 @@ impl Fleet {
     fn client(&self) -> impl Service<Request<()>, Response = Response<()>, Error = BoxError> + Clone {
         let (down, sent, hangs) = (self.down.clone(), self.sent.clone(), self.hangs.clone());
         ServiceBuilder::new()
-            .layer(LoadBalanceLayer::new(self.endpoints.clone()))
+            .layer(
+                LoadBalanceLayer::new(self.endpoints.clone())
+                    .rule(tower_outbound::balance::RoundRobin::new()),
+            )
             .layer(EndpointBreakerLayer::new(self.breakers.clone()))
             .service(service_fn(move |request: Request<()>| {
                 let host = request.uri().host().unwrap().to_owned();

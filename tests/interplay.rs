@@ -27,10 +27,10 @@ use tokio::time::Instant;
 use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_outbound::{
     Nest,
-    balance::{LoadBalanceLayer, WhenEmpty},
+    balance::{LoadBalanceLayer, RoundRobin, WhenEmpty},
     call::{
         AttemptOutcome, Endpoint, Endpoints, Fault, FaultKind, RetryBudget, Sent, StatusError, Trail,
-        UploadBody,
+        UploadBody, Veto,
     },
     observe::RecordTrailLayer,
     retry::{Backoff, BackoffRetryLayer, Idempotent, IdempotentRetryLayer},
@@ -481,4 +481,80 @@ fn a_call_that_is_dropped_as_its_thread_ends_does_not_abort_the_process() {
         out.status,
         String::from_utf8_lossy(&out.stderr)
     );
+}
+
+/// BAL-13.
+#[tokio::test(start_paused = true)]
+async fn each_attempt_is_booked_on_the_server_that_it_went_to_and_none_on_the_one_that_was_chosen_first() {
+    let client = service_fn(|request: Request<UploadBody<Empty<Bytes>>>| async move {
+        if request.uri().host() == Some("a") {
+            pending::<()>().await;
+        }
+        Ok::<_, BoxError>(Response::new(Full::<Bytes>::default()))
+    });
+    let balance = LoadBalanceLayer::new(Endpoints::from_list(["http://a", "http://b"]).unwrap())
+        .rule(RoundRobin::new());
+    let figures = balance.handle();
+    let svc = ServiceBuilder::new()
+        .layer(IdempotentRetryLayer::new(Idempotent::default().next_endpoint(1)))
+        .layer(balance)
+        .layer(ReadTimeoutLayer::new(s(1)).unwrap())
+        .service(client);
+    for _ in 0..5 {
+        let answer = svc.clone().oneshot(Request::new(Empty::new())).await;
+        assert!(answer.is_ok());
+    }
+    let of = |key| {
+        let figures = figures.endpoint(key).unwrap();
+        (figures.failures(), figures.successes())
+    };
+    assert_eq!((of("http://a"), of("http://b")), ((5, 0), (0, 5)));
+}
+
+/// BAL-08.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_cannot_be_reached_costs_no_call_and_next_to_no_retry() {
+    let client = service_fn(|request: Request<Empty<Bytes>>| async move {
+        if request.uri().host() == Some("a") {
+            return Err(BoxError::from(io::Error::from(io::ErrorKind::ConnectionRefused)));
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        Ok(Response::new(Full::<Bytes>::default()))
+    });
+    let calls = async |retry: bool, probed: bool| {
+        let endpoints = Endpoints::from_list(["http://a", "http://b"]).unwrap();
+        if probed {
+            // By something that connects first.
+            endpoints.snapshot().endpoints()[0]
+                .eligibility()
+                .forbid(Veto::Probe);
+        }
+        let balance = LoadBalanceLayer::new(endpoints);
+        let figures = balance.handle();
+        let next = Idempotent::default().next_endpoint(u32::from(retry));
+        let svc = ServiceBuilder::new()
+            .layer(IdempotentRetryLayer::new(next))
+            .layer(balance)
+            .service(client);
+        let mut answered = 0;
+        for _ in 0..100 {
+            answered += u32::from(svc.clone().oneshot(Request::new(Empty::new())).await.is_ok());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        (answered, figures.endpoint("http://a").unwrap().attempts())
+    };
+    assert_eq!(
+        calls(false, true).await,
+        (100, 0),
+        "it is not one of those that are ready"
+    );
+    let (answered, wasted) = calls(true, false).await;
+    assert_eq!(answered, 100);
+    assert!(
+        wasted <= 1,
+        "{wasted} retries in 3 s, which are less than the time to recover"
+    );
+    // The other one is taken for no better until it has answered.
+    let (answered, _) = calls(false, false).await;
+    assert!(answered >= 98, "{answered}");
 }
