@@ -437,6 +437,21 @@ mod readiness {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_slot_is_taken_by_the_call_and_not_by_readiness() {
+        let bulkhead = orders().max_concurrent(1).build().unwrap();
+        let (mut first, mut second) = (sleeping!(bulkhead), sleeping!(bulkhead));
+        for _ in 0..3 {
+            first.ready().await.unwrap();
+            second.ready().await.unwrap();
+        }
+        assert_eq!(bulkhead.in_flight(), 0, "however many are ready");
+        let call = second.call(7);
+        assert_eq!(bulkhead.in_flight(), 1, "before it is polled");
+        assert!(first.call(7).await.unwrap_err().is::<BulkheadFull>());
+        assert_eq!(call.await.unwrap(), 7);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn without_a_free_slot_nobody_below_is_asked() {
         let bulkhead = orders().max_concurrent(1).max_waiting(1).build().unwrap();
         let (picky, asked) = Picky::new(0);

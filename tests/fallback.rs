@@ -22,7 +22,7 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use http::{Response, StatusCode};
+use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use tokio_test::{assert_pending, assert_ready, assert_ready_err, assert_ready_ok, task};
 use tower::{BoxError, Layer, Service, ServiceExt, service_fn};
 use tower_outbound::{
@@ -154,6 +154,35 @@ mod answers {
         assert_eq!(service.clone().oneshot(0).await.unwrap(), 40);
         assert_eq!(service.oneshot(7).await.unwrap(), 7);
         assert_eq!(looks.load(SeqCst), 2, "before it is known how the call ends");
+    }
+
+    #[tokio::test]
+    async fn the_head_of_a_request_is_there_for_its_fallback_although_the_request_was_sent() {
+        type Head = (Method, Uri, HeaderMap);
+        let layer = FallbackLayer::with_request(
+            |request: &Request<Bytes>| {
+                let headers = request.headers().clone();
+                (request.method().clone(), request.uri().clone(), headers)
+            },
+            |(method, uri, headers): Head, error: ErrorRef<'_>| {
+                let fault = Fault::of(error);
+                async move {
+                    assert_eq!(fault, reset_fault());
+                    Ok(format!("{method} {} for {:?}", uri.path(), headers["tenant"]))
+                }
+            },
+        );
+        // The request is gone when the call fails.
+        let service = layer.layer(service_fn(|request: Request<Bytes>| async move {
+            drop(request);
+            Err::<String, _>(reset())
+        }));
+        let call = |method, path| {
+            let request = Request::builder().method(method).uri(path).header("tenant", "7");
+            service.clone().oneshot(request.body(Bytes::new()).unwrap())
+        };
+        assert_eq!(call("GET", "/orders").await.unwrap(), "GET /orders for \"7\"");
+        assert_eq!(call("PUT", "/orders/8").await.unwrap(), "PUT /orders/8 for \"7\"");
     }
 
     #[tokio::test]
