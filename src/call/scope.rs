@@ -192,11 +192,16 @@ impl CallScope {
     /// Have all attempts of this call, as far as the trail tells, gone to one endpoint, and were there others to pick
     /// from?
     pub fn can_move_on(&self) -> bool {
-        self.had_a_choice
+        self.had_a_choice()
             && self
                 .picked
                 .as_ref()
                 .is_some_and(|picked| self.tried().all(|tried| tried.key() == picked.key()))
+    }
+
+    /// Were there others to pick from than the endpoint that was picked? Not if none was.
+    pub fn had_a_choice(&self) -> bool {
+        self.had_a_choice && self.picked.is_some()
     }
 
     /// Limits how many attempts the whole call may take, counted at the innermost level: each sending of the request
