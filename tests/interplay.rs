@@ -29,8 +29,8 @@ use tower_outbound::{
     Nest,
     balance::{Candidates, LoadBalanceLayer, Rule, WhenEmpty},
     call::{
-        AttemptOutcome, Endpoint, Endpoints, Fault, FaultKind, NotRetried, RetryBudget, Sent, StatusError,
-        StatusSet, Trail, UploadBody,
+        AttemptOutcome, Endpoint, Endpoints, Fault, FaultError, FaultKind, NotRetried, RetryBudget, Sent,
+        StatusError, StatusSet, Trail, UploadBody, Veto,
     },
     observe::RecordTrailLayer,
     retry::{Backoff, BackoffRetryLayer, Idempotent, IdempotentRetryLayer, Jitter},
@@ -605,6 +605,55 @@ async fn a_retry_that_is_given_up_in_its_pause_is_no_attempt() {
     let error = service.oneshot(request).await.unwrap_err();
     assert_eq!(calls.load(SeqCst), 2, "{error}");
     assert_eq!(Trail::of(&*error).unwrap().len(), 2, "{error}");
+}
+
+/// Below, a limit of somebody else's that takes what it gave up for not sent.
+#[tokio::test(start_paused = true)]
+async fn a_post_whose_attempt_was_given_up_is_not_sent_again_whatever_is_said_of_it() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let stalls = {
+        let calls = Arc::clone(&calls);
+        service_fn(move |_: Request<Full<Bytes>>| {
+            calls.fetch_add(1, SeqCst);
+            pending::<Result<Response<Full<Bytes>>, BoxError>>()
+        })
+    };
+    let below = LoadBalanceLayer::new(two_endpoints()).layer(stalls);
+    let service = BackoffRetryLayer::new(steady(3)).layer(service_fn(move |request| {
+        let call = below.clone().oneshot(request);
+        async {
+            let limited = tokio::time::timeout(s(1), call).await;
+            limited.unwrap_or_else(|elapsed| Err(FaultError::unsent(elapsed).into()))
+        }
+    }));
+    let request = Request::post("/").body(Full::<Bytes>::default()).unwrap();
+    let error = service.oneshot(request).await.unwrap_err();
+    assert_eq!((calls.load(SeqCst), Fault::of(&*error).sent()), (1, Sent::Maybe));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_endpoint_that_may_not_be_picked_is_no_other_to_go_to() {
+    let endpoints: Vec<_> = ["a", "b"].map(|name| Endpoint::new(name).unwrap()).into();
+    endpoints[1].eligibility().forbid(Veto::User);
+    let calls = Arc::new(AtomicUsize::new(0));
+    let asks = {
+        let calls = Arc::clone(&calls);
+        service_fn(move |_: Request<Full<Bytes>>| {
+            calls.fetch_add(1, SeqCst);
+            let answer = Response::builder().status(503).header("retry-after", "30");
+            async { Ok::<_, BoxError>(answer.body(Full::<Bytes>::default()).unwrap()) }
+        })
+    };
+    let service = ServiceBuilder::new()
+        .layer(IdempotentRetryLayer::new(Idempotent::default()).retry_statuses(StatusSet::TRANSIENT))
+        .layer(LoadBalanceLayer::new(endpoints.iter().cloned().collect()))
+        .service(asks);
+    let get = || Request::get("/").body(Full::default()).unwrap();
+    assert_eq!(service.clone().oneshot(get()).await.unwrap().status(), 503);
+    assert_eq!(calls.swap(0, SeqCst), 1);
+    endpoints[1].eligibility().allow(Veto::User);
+    assert_eq!(service.oneshot(get()).await.unwrap().status(), 503);
+    assert_eq!(calls.load(SeqCst), 2);
 }
 
 /// A service that is ready once.

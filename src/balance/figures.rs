@@ -229,7 +229,7 @@ pub(super) struct Underway {
 }
 
 impl InFlight {
-    /// `had_a_choice`: there were other endpoints than this one.
+    /// `had_a_choice`: there were other endpoints than this one, without a veto.
     pub(super) fn begin(
         endpoint: Endpoint,
         counters: Arc<Counters>,

@@ -239,7 +239,11 @@ impl<R, C> Balance<R, C> {
                 return Start::Nowhere { request, why };
             };
             request.send_to(&entry.endpoint, self.settings.host);
-            let had_a_choice = roster.entries().len() > 1;
+            // Mostly one of the first two says so.
+            let had_a_choice = roster
+                .entries()
+                .iter()
+                .any(|other| !std::ptr::eq(other, entry) && other.endpoint.eligibility().is_eligible());
             InFlight::begin(entry.endpoint.clone(), entry.counters.clone(), now, had_a_choice)
         };
         Start::Calling(service.call(request), in_flight)

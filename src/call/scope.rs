@@ -261,7 +261,13 @@ impl CallScope {
     /// Writes into the trail, starting it if need be. Nothing happens where nobody would read it.
     pub fn record(&mut self, event: impl Into<Event>) {
         if let Journal::Open(trail) = &mut self.journal {
-            let attempt = trail.get_or_insert_default().push(event.into());
+            let event = event.into();
+            // Nobody says of an attempt that was given up how far it came.
+            self.may_have_been_sent |= matches!(
+                &event,
+                Event::Attempt(attempt) if attempt.outcome() == AttemptOutcome::Abandoned
+            );
+            let attempt = trail.get_or_insert_default().push(event);
             self.written = attempt.unwrap_or(self.written);
         }
     }
