@@ -256,7 +256,7 @@ pub(super) struct Underway {
 
 impl InFlight {
     /// `decay`: within how many seconds the rule forgets response times. `had_a_choice`: there were other endpoints
-    /// than this one.
+    /// than this one, without a veto.
     pub(super) fn begin(
         endpoint: Endpoint,
         counters: Arc<Counters>,

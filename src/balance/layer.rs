@@ -241,7 +241,11 @@ impl<R, C> Balance<R, C> {
             };
             request.send_to(&entry.endpoint, self.settings.host);
             let decay = rule.decay().as_secs_f32();
-            let had_a_choice = roster.entries().len() > 1;
+            // Mostly one of the first two says so.
+            let had_a_choice = roster
+                .entries()
+                .iter()
+                .any(|other| !std::ptr::eq(other, entry) && other.endpoint.eligibility().is_eligible());
             InFlight::begin(
                 entry.endpoint.clone(),
                 entry.counters.clone(),
