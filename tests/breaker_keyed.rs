@@ -27,8 +27,8 @@ use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_outbound::{
     balance::LoadBalanceLayer,
     breaker::{
-        Breaker, BreakerBuilder, Breakers, EndpointBreakerLayer, EndpointBreakers, Force, KeyedBreakerLayer,
-        Route, by_authority, by_route,
+        Breaker, BreakerBuilder, Breakers, EndpointBreakerLayer, EndpointBreakers, Force, HystrixRelease,
+        KeyedBreakerLayer, Route, by_authority, by_route,
     },
     call::{BoxError, CircuitOpen, CircuitState, Endpoint, Endpoints, ErrorRef, Verdict, Veto},
 };
@@ -574,4 +574,28 @@ fn the_memory_of_a_breaker_is_the_same_after_ten_and_after_ten_million_calls() {
     println!("{} bytes, for {lanes} threads", built.bytes_current);
     let most = 1_900 + 420 * i64::try_from(lanes).unwrap();
     assert!(built.bytes_current <= most, "{} of {most}", built.bytes_current);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_circuit_that_a_tick_has_opened_unnoticed_is_not_dropped() {
+    for release in [HystrixRelease::V1_5_12, HystrixRelease::V1_5_18] {
+        let each = Breaker::builder("each").volume(2).hystrix(release);
+        let breakers: Breakers<str> = Breakers::builder(each).max_keys(1).build().unwrap();
+        settle(&breakers, "down", 2, Verdict::Failure);
+        advance(Duration::from_secs(1)).await;
+        assert!(breakers.admit("other").unwrap().is_none(), "there is no room");
+        assert!(breakers.admit("down").is_err());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_veto_that_came_too_late_is_taken_back_by_the_next_look() {
+    let fleet = Fleet::new();
+    let c = fleet.endpoints.snapshot().endpoints()[2].clone();
+    fleet.set_down("a", true);
+    // As a thread does that looked while the probe to it was out, and was held up until it had succeeded.
+    c.eligibility().forbid(Veto::Breaker);
+    fleet.calls(30).await;
+    assert_eq!(fleet.state(0), CircuitState::Open);
+    assert!(c.eligibility().is_eligible());
 }

@@ -406,6 +406,13 @@ impl BreakerBuilder {
         self
     }
 
+    /// With these where it has none, as one that was made anew.
+    pub(super) fn or_seed_and_hook_of(mut self, other: &Self) -> Self {
+        self.seed = self.seed.or(other.seed);
+        self.hook = self.hook.or_else(|| other.hook.clone());
+        self
+    }
+
     pub(super) fn breaker_name(&self) -> &Arc<str> {
         &self.name
     }
