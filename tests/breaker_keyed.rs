@@ -599,3 +599,15 @@ async fn a_veto_that_came_too_late_is_taken_back_by_the_next_look() {
     assert_eq!(fleet.state(0), CircuitState::Open);
     assert!(c.eligibility().is_eligible());
 }
+
+#[test]
+fn a_key_by_host_holds_no_password() {
+    for (uri, key) in [
+        ("http://user:secret@a.example:81/", Some("a.example:81")),
+        ("http://a.example/", Some("a.example")),
+        ("/orders", None),
+    ] {
+        let request = Request::get(uri).body(()).unwrap();
+        assert_eq!(by_authority(&request).as_deref(), key);
+    }
+}

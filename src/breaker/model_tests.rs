@@ -8,6 +8,7 @@ use super::{
     Breaker, Cause,
     engine::{Change, Engine, Gate, More, Settings},
     judge::Judge,
+    tests::traces,
     window::BUCKETS,
     word::Word,
 };
