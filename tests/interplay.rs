@@ -3,7 +3,8 @@
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
-    reason = "a test fails by panicking"
+    clippy::disallowed_types,
+    reason = "what tests and their helpers may do"
 )]
 
 use bytes::Bytes;

@@ -254,7 +254,11 @@ fn excuse(plan: &Plan, record: &Record, outcome: Outcome, around: Circumstances)
     let seen = record.sendings.len();
     let hurried = plan.stack.is_hurried() || around.real_time;
     let Outcome::Failed { kind, stops, .. } = outcome else {
-        return None;
+        // An endpoint that asked to be left alone is, where the set had no other at the time, which is not known here.
+        let last = seen.checked_sub(1).and_then(|last| plan.act(last).status());
+        let asked = matches!(last, Some((_, Some(wait))) if wait > 0);
+        let alone = asked && plan.stack == StackKind::IdempotentStatuses;
+        return alone.then_some(Excuse::NoEndpoint);
     };
     match kind {
         FaultKind::Rejected(Rejection::Breaker | Rejection::Bulkhead) => {
