@@ -227,8 +227,9 @@
 //! | recloser 1.4.0, no tower layer | 12 | 60 | 50 | 190 |
 //!
 //! `benches/peers/breakers.md` in the repository says how that was measured, what is behind it, and how many instructions
-//! it is. The first call of a half-open circuit is the probe. Recloser needs no clock while it is
-//! closed, as it judges the last calls and not those of a time.
+//! it is. The first call of a half-open circuit is the probe. Recloser needs no clock while it is closed, as it judges the
+//! last calls and not those of a time.
+
 mod circuit;
 mod config;
 #[cfg(feature = "endpoints")]
