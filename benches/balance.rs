@@ -12,10 +12,10 @@ use http::{Request, Response};
 use tower::{Layer, Service};
 use tower_outbound::{
     balance::{
-        AvailabilityFiltering, BestAvailable, LeastLoaded, LoadBalanceLayer, Random, RibbonRoundRobin, Rule,
-        WeightedResponseTime, ZoneAvoidance, ZoneAware,
+        AvailabilityFiltering, BestAvailable, ConsistentHash, Ewma, LeastLoaded, LoadBalanceLayer, Random,
+        RibbonRoundRobin, Rule, WeightedResponseTime, WeightedRoundRobin, ZoneAvoidance, ZoneAware,
     },
-    call::{BoxError, CallScope, Endpoint, Endpoints},
+    call::{Affinity, BoxError, CallScope, Endpoint, Endpoints},
 };
 
 #[derive(Clone)]
@@ -76,6 +76,12 @@ fn balance(c: &mut Criterion) {
     over(c, "round robin", tower_outbound::balance::RoundRobin::new);
     over(c, "random", Random::new);
     over(c, "least loaded", LeastLoaded::new);
+    over(c, "ewma", Ewma::new);
+    over(c, "ewma of three", || Ewma::builder().choices(3).build().unwrap());
+    over(c, "weighted round robin", WeightedRoundRobin::new);
+    over(c, "consistent hash", || {
+        ConsistentHash::by(|head| Some(Affinity::of(head.uri().path())))
+    });
     over(c, "ribbon's round robin", RibbonRoundRobin::new);
     over(c, "availability filtering", AvailabilityFiltering::new);
     over(c, "best available", BestAvailable::new);
@@ -85,7 +91,8 @@ fn balance(c: &mut Criterion) {
         ZoneAware::new(ZoneAvoidance::new)
     });
     let mut group = c.benchmark_group("balance");
-    let mut stack = LoadBalanceLayer::new(endpoints(3)).layer(Client);
+    let turns = tower_outbound::balance::RoundRobin::new();
+    let mut stack = LoadBalanceLayer::new(endpoints(3)).rule(turns).layer(Client);
     group.bench_function("round robin in a call/3", |b| {
         b.iter(|| {
             let mut scope = CallScope::begin();

@@ -39,6 +39,7 @@ use tokio::{sync::mpsc, time::Instant};
 use tower::discover::Change;
 use tower_outbound::{
     Nest,
+    balance::RoundRobin,
     breaker::Breaker,
     call::{BoxError, Endpoint, Endpoints},
     nest::HttpNest,
@@ -48,7 +49,8 @@ use tower_outbound::{
 const FLAGS: &str =
     "flags: --url URL [--url URL ...] --path PATH --method METHOD --calls N --connect MS --read MS --next N";
 
-type HttpClientNest = HttpNest<Full<Bytes>>;
+/// By round robin, so that it can be told who is called next: the default rule would soon avoid the bad servers.
+type HttpClientNest = HttpNest<Full<Bytes>, RoundRobin>;
 type Changes = mpsc::UnboundedSender<Change<String, Endpoint>>;
 
 #[tokio::main]
@@ -163,6 +165,7 @@ async fn each_kind_of_server(show: &mut Show) -> Result<bool, BoxError> {
             join(&changes, &server)?;
             join(&changes, &next)?;
             let nest = Nest::builder("orders", endpoints)
+                .rule(RoundRobin::new())
                 .connect_limit(Duration::from_millis(500))
                 .read_limit(Duration::from_millis(500))
                 .execution_limit(Duration::from_secs(10))
@@ -219,6 +222,7 @@ async fn an_outage(show: &mut Show) -> Result<bool, BoxError> {
         .sleep_window(sleep_window)
         .build()?;
     let nest: HttpClientNest = Nest::builder("orders", endpoints)
+        .rule(RoundRobin::new())
         .breaker(breaker.clone())
         // The next endpoint may be the other bad one; without it the outage shows at once.
         .idempotent(Idempotent::default().next_endpoint(0))
@@ -294,6 +298,7 @@ async fn the_eight_seconds(show: &mut Show) -> Result<bool, BoxError> {
         join(&changes, &slow)?;
         let second = Duration::from_secs(1);
         let nest: HttpClientNest = Nest::builder("slow", endpoints)
+            .rule(RoundRobin::new())
             .read_limit(second)
             .backoff(Backoff::feign(second, second, 3)?)
             .idempotent(Idempotent::ribbon().next_endpoint(next))
@@ -347,6 +352,7 @@ async fn nothing_afterwards(show: &mut Show) -> Result<bool, BoxError> {
     }
     let second = Duration::from_secs(1);
     let nest: HttpClientNest = Nest::builder("slow", endpoints)
+        .rule(RoundRobin::new())
         .read_limit(second)
         .backoff(Backoff::feign(second, second, 3)?)
         .execution_limit(Duration::from_millis(1500))
@@ -401,6 +407,7 @@ async fn call_a_service(arguments: Vec<String>) -> Result<bool, BoxError> {
     }
     let show = Show::new();
     let nest: HttpClientNest = Nest::builder("service", Endpoints::from_iter(urls))
+        .rule(RoundRobin::new())
         .connect_limit(Duration::from_millis(connect))
         .read_limit(Duration::from_millis(read))
         .idempotent(Idempotent::default().next_endpoint(next))

@@ -36,12 +36,13 @@ use tokio_test::{assert_pending, assert_ready, task};
 use tower::{Layer, Service, ServiceExt, discover::Change, limit::ConcurrencyLimit, service_fn};
 use tower_outbound::{
     balance::{
-        BalanceHandle, Candidates, Figures, LeastLoaded, LoadBalance, LoadBalanceFuture, LoadBalanceLayer,
-        Random, RoundRobin, Rule, WhenEmpty,
+        BalanceHandle, Candidates, ConsistentHash, Ewma, EwmaBuilder, Figures, LeastLoaded, LoadBalance,
+        LoadBalanceFuture, LoadBalanceLayer, Picked, Picker, Random, RibbonRoundRobin, RibbonRule,
+        RoundRobin, Rule, WeightedRoundRobin, WhenEmpty,
     },
     call::{
-        AttemptOutcome, BoxError, CallFailed, CallScope, Endpoint, Endpoints, ErrorRef, Fault, FaultKind,
-        HostHeader, NoEndpoint, NoTimeLeft, NotReady, Trail, Verdict, Veto,
+        Affinity, AttemptOutcome, BoxError, CallFailed, CallScope, Endpoint, Endpoints, ErrorRef, Fault,
+        FaultKind, HostHeader, NoEndpoint, NoTimeLeft, NotReady, Trail, Verdict, Veto,
     },
 };
 
@@ -57,6 +58,11 @@ fn endpoint(name: &str) -> Endpoint {
 
 fn set<const N: usize>(names: [&str; N]) -> Endpoints {
     names.map(endpoint).into_iter().collect()
+}
+
+/// By turns, so that a test can say who is picked next.
+fn in_turn(endpoints: Endpoints) -> LoadBalanceLayer<RoundRobin> {
+    LoadBalanceLayer::new(endpoints).rule(RoundRobin::new())
 }
 
 fn request() -> Req {
@@ -175,13 +181,14 @@ fn no_endpoint(error: &BoxError) -> &NoEndpoint {
 #[tokio::test]
 async fn round_robin_goes_from_the_first_to_the_last_and_round() {
     let client = Client::answering();
-    let mut stack = LoadBalanceLayer::new(set(["a", "b", "c"])).layer(client.clone());
+    let mut stack = in_turn(set(["a", "b", "c"])).layer(client.clone());
     for _ in 0..7 {
         stack.ready().await.unwrap().call(request()).await.unwrap();
     }
     assert_eq!(client.seen(), ["a", "b", "c", "a", "b", "c", "a"]);
 }
 
+/// BAL-01.
 #[tokio::test]
 async fn a_rotation_survives_the_end_of_its_counter() {
     for start in [usize::MAX - 1, u32::MAX as usize - 1, i32::MAX as usize - 1] {
@@ -201,10 +208,11 @@ async fn a_rotation_survives_the_end_of_its_counter() {
     }
 }
 
+/// BAL-14.
 #[tokio::test]
 async fn a_service_that_is_cloned_for_each_request_goes_round_as_well() {
     let client = Client::answering();
-    let layer = LoadBalanceLayer::new(set(["a", "b", "c"]));
+    let layer = in_turn(set(["a", "b", "c"]));
     for _ in 0..100 {
         for stack in [layer.layer(client.clone()), layer.clone().layer(client.clone())] {
             stack.clone().oneshot(request()).await.unwrap();
@@ -216,9 +224,10 @@ async fn a_service_that_is_cloned_for_each_request_goes_round_as_well() {
     }
 }
 
+/// BAL-14.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn parallel_calls_share_one_rotation() {
-    let layer = LoadBalanceLayer::new(set(["a", "b", "c"]));
+    let layer = in_turn(set(["a", "b", "c"]));
     let stack = layer.layer(Client::answering());
     let start = Arc::new(Barrier::new(30));
     let tasks = (0..30).map(|_| {
@@ -288,7 +297,7 @@ async fn an_endpoint_with_a_veto_is_not_picked_and_the_others_share_evenly() {
     for endpoint in &snapshot.endpoints()[..5] {
         endpoint.eligibility().forbid(Veto::Probe);
     }
-    let layer = LoadBalanceLayer::new(endpoints);
+    let layer = in_turn(endpoints);
     let stack = layer.layer(Client::answering());
     for _ in 0..500 {
         stack.clone().oneshot(request()).await.unwrap();
@@ -302,6 +311,7 @@ async fn an_endpoint_with_a_veto_is_not_picked_and_the_others_share_evenly() {
     assert_eq!(picks, [0, 0, 0, 0, 0, 100, 100, 100, 100, 100]);
 }
 
+/// BAL-05.
 #[tokio::test]
 async fn with_one_eligible_endpoint_it_gets_everything_whatever_the_rule() {
     async fn check<R: Rule>(rule: R) {
@@ -319,9 +329,13 @@ async fn with_one_eligible_endpoint_it_gets_everything_whatever_the_rule() {
     check(RoundRobin::new()).await;
     check(Random::seeded(3)).await;
     check(LeastLoaded::seeded(3)).await;
+    check(Ewma::seeded(3)).await;
+    check(WeightedRoundRobin::new()).await;
+    check(ConsistentHash::new()).await;
     check(|_: &Candidates<'_>| 4).await;
 }
 
+/// BAL-05.
 #[tokio::test]
 async fn only_eligible_endpoints_are_picked_while_vetoes_come_and_go() {
     async fn check<R: Rule>(rule: R, seed: u64) {
@@ -350,6 +364,13 @@ async fn only_eligible_endpoints_are_picked_while_vetoes_come_and_go() {
     check(Random::seeded(5), 5).await;
     check(LeastLoaded::seeded(6), 6).await;
     check(RoundRobin::new(), 7).await;
+    check(Ewma::seeded(8), 8).await;
+    check(WeightedRoundRobin::new(), 9).await;
+    check(
+        ConsistentHash::by(|head| Some(Affinity::of(head.uri().path()))),
+        10,
+    )
+    .await;
 }
 
 fn fastrand(mut state: u64) -> impl FnMut() -> usize {
@@ -367,7 +388,7 @@ async fn when_all_have_a_veto_all_may_be_picked() {
     for endpoint in endpoints.snapshot().endpoints() {
         endpoint.eligibility().forbid(Veto::Breaker);
     }
-    let layer = LoadBalanceLayer::new(endpoints);
+    let layer = in_turn(endpoints);
     let stack = layer.layer(Client::answering());
     for _ in 0..300 {
         stack.clone().oneshot(request()).await.unwrap();
@@ -381,7 +402,7 @@ async fn when_all_have_a_veto_all_may_be_picked() {
 
 #[tokio::test]
 async fn a_retry_goes_to_an_endpoint_that_the_call_has_not_tried() {
-    let stack = LoadBalanceLayer::new(set(["a", "b", "c"])).layer(Client::failing(|host| host != "c"));
+    let stack = in_turn(set(["a", "b", "c"])).layer(Client::failing(|host| host != "c"));
     for _ in 0..100 {
         let (went, result) = retried(&stack, 3).await;
         assert!(result.is_ok(), "{went:?}");
@@ -425,12 +446,15 @@ async fn fifty_calls_at_once_each_try_three_different_endpoints() {
     check(RoundRobin::new()).await;
     check(Random::new()).await;
     check(LeastLoaded::new()).await;
+    check(Ewma::new()).await;
+    check(WeightedRoundRobin::new()).await;
+    check(ConsistentHash::by(|head| Some(Affinity::of(head.uri().path())))).await;
 }
 
 /// RET-04, where endpoints run out.
 #[tokio::test]
 async fn when_all_were_tried_one_is_used_again() {
-    let stack = LoadBalanceLayer::new(set(["a", "b"])).layer(Client::failing(|_| true));
+    let stack = in_turn(set(["a", "b"])).layer(Client::failing(|_| true));
     let (went, _) = retried(&stack, 5).await;
     assert_eq!(went[..2], ["a", "b"]);
     assert_eq!(went.len(), 5);
@@ -442,7 +466,7 @@ async fn when_all_were_tried_and_all_have_a_veto_the_rule_still_chooses() {
     for endpoint in endpoints.snapshot().endpoints() {
         endpoint.eligibility().forbid(Veto::Breaker);
     }
-    let stack = LoadBalanceLayer::new(endpoints).layer(Client::failing(|_| true));
+    let stack = in_turn(endpoints).layer(Client::failing(|_| true));
     let (went, _) = retried(&stack, 12).await;
     assert_ne!(went[0], went[1]);
     assert!(
@@ -454,24 +478,30 @@ async fn when_all_were_tried_and_all_have_a_veto_the_rule_still_chooses() {
 /// RAC-09.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn one_good_server_of_two_serves_all_parallel_calls() {
-    let stack = LoadBalanceLayer::new(set(["bad", "good"])).layer(Client::failing(|host| host == "bad"));
-    for _ in 0..100 {
-        let tasks = (0..100).map(|_| {
-            let stack = stack.clone();
-            tokio::spawn(async move { retried(&stack, 2).await })
-        });
-        for task in join_all(tasks).await {
-            let (went, result) = task.unwrap();
-            assert!(result.is_ok(), "{went:?}");
+    async fn check<R: Rule + Send + Sync + 'static>(rule: R) {
+        let stack = LoadBalanceLayer::new(set(["bad", "good"]))
+            .rule(rule)
+            .layer(Client::failing(|host| host == "bad"));
+        for _ in 0..100 {
+            let tasks = (0..100).map(|_| {
+                let stack = stack.clone();
+                tokio::spawn(async move { retried(&stack, 2).await })
+            });
+            for task in join_all(tasks).await {
+                let (went, result) = task.unwrap();
+                assert!(result.is_ok(), "{went:?}");
+            }
         }
     }
+    check(RoundRobin::new()).await;
+    check(Ewma::new()).await;
 }
 
 #[tokio::test]
 async fn a_wish_to_stay_is_granted_while_the_endpoint_is_there_and_well() {
     let endpoints = set(["a", "b", "c"]);
     let client = Client::failing(|_| true);
-    let stack = LoadBalanceLayer::new(endpoints.clone()).layer(client.clone());
+    let stack = in_turn(endpoints.clone()).layer(client.clone());
     let mut scope = CallScope::begin();
     let stay = async |scope: &mut CallScope| {
         let picked = scope.picked().cloned();
@@ -495,7 +525,7 @@ async fn a_wish_to_stay_is_granted_while_the_endpoint_is_there_and_well() {
 #[tokio::test]
 async fn a_wish_holds_for_one_attempt() {
     let client = Client::failing(|_| true);
-    let stack = LoadBalanceLayer::new(set(["a", "b", "c"])).layer(client.clone());
+    let stack = in_turn(set(["a", "b", "c"])).layer(client.clone());
     let mut scope = CallScope::begin();
     attempt(&mut scope, &stack).await.unwrap_err();
     let picked = scope.picked().cloned();
@@ -509,7 +539,7 @@ async fn a_wish_holds_for_one_attempt() {
 
 #[tokio::test]
 async fn each_attempt_is_booked_on_the_endpoint_that_it_went_to() {
-    let layer = LoadBalanceLayer::new(set(["a", "b"]));
+    let layer = in_turn(set(["a", "b"]));
     let stack = layer.layer(Client::failing(|host| host == "a"));
     for _ in 0..5 {
         let (went, result) = retried(&stack, 2).await;
@@ -523,9 +553,10 @@ async fn each_attempt_is_booked_on_the_endpoint_that_it_went_to() {
     assert_eq!(handle.total().attempts(), 10);
 }
 
+/// BAL-12.
 #[tokio::test]
 async fn however_a_call_ends_nothing_stays_in_flight() {
-    let layer = LoadBalanceLayer::new(set(["ok", "err", "silent", "panic", "panic-at-once"]));
+    let layer = in_turn(set(["ok", "err", "silent", "panic", "panic-at-once"]));
     let client = Client::new(|host| match host {
         "ok" => async { Ok(Response::new(String::new())) }.boxed(),
         "err" => async { Err(refused()) }.boxed(),
@@ -573,13 +604,14 @@ async fn however_a_call_ends_nothing_stays_in_flight() {
 
 #[tokio::test]
 async fn an_answer_counts_as_the_classifier_says() {
-    let layer = LoadBalanceLayer::new(set(["success", "failure", "ignored"])).classify(
-        |outcome: Result<&Rsp, ErrorRef<'_>>| match outcome.unwrap().body().as_str() {
-            "success" => Verdict::Success,
-            "failure" => Verdict::Failure,
-            _ => Verdict::Ignored,
-        },
-    );
+    let layer =
+        in_turn(set(["success", "failure", "ignored"])).classify(|outcome: Result<&Rsp, ErrorRef<'_>>| {
+            match outcome.unwrap().body().as_str() {
+                "success" => Verdict::Success,
+                "failure" => Verdict::Failure,
+                _ => Verdict::Ignored,
+            }
+        });
     let stack = layer.layer(Client::answering());
     for _ in 0..3 {
         stack.clone().oneshot(request()).await.unwrap();
@@ -594,7 +626,7 @@ async fn an_answer_counts_as_the_classifier_says() {
 #[tokio::test]
 async fn figures_end_with_their_endpoint_and_calls_under_way_go_on() {
     let endpoints = set(["a", "b"]);
-    let layer = LoadBalanceLayer::new(endpoints.clone());
+    let layer = in_turn(endpoints.clone());
     let (answer, answered) = oneshot::channel::<()>();
     let answered = Mutex::new(Some(answered));
     let client = Client::new(move |_| {
@@ -621,7 +653,7 @@ async fn figures_end_with_their_endpoint_and_calls_under_way_go_on() {
 
 #[tokio::test]
 async fn the_error_names_the_endpoint_also_where_no_layer_keeps_a_trail() {
-    let stack = LoadBalanceLayer::new(set(["a", "b"])).layer(Client::failing(|_| true));
+    let stack = in_turn(set(["a", "b"])).layer(Client::failing(|_| true));
     let error = stack.oneshot(request()).await.unwrap_err();
     assert_eq!(Fault::of(&*error).kind(), FaultKind::ConnectRefused);
     assert!(
@@ -638,12 +670,12 @@ async fn the_error_names_the_endpoint_also_where_no_layer_keeps_a_trail() {
 
 #[tokio::test]
 async fn the_trail_of_the_call_holds_each_attempt_once_and_the_error_is_not_wrapped() {
-    let stack = LoadBalanceLayer::new(set(["a", "b", "c"])).layer(Client::failing(|host| host != "b"));
+    let stack = in_turn(set(["a", "b", "c"])).layer(Client::failing(|host| host != "b"));
     let mut scope = CallScope::begin();
     let error = attempt(&mut scope, &stack).await.unwrap_err();
     assert!(error.is::<std::io::Error>());
     attempt(&mut scope, &stack).await.unwrap();
-    let silent = LoadBalanceLayer::new(set(["d"])).layer(Client::silent());
+    let silent = in_turn(set(["d"])).layer(Client::silent());
     {
         let mut future = Box::pin(scope.enter(|| silent.clone().call(request())));
         let mut cx = Context::from_waker(Waker::noop());
@@ -667,7 +699,7 @@ async fn the_trail_of_the_call_holds_each_attempt_once_and_the_error_is_not_wrap
 
 #[tokio::test]
 async fn a_call_without_a_failure_starts_no_trail_but_says_where_it_went() {
-    let stack = LoadBalanceLayer::new(set(["a"])).layer(Client::answering());
+    let stack = in_turn(set(["a"])).layer(Client::answering());
     let mut scope = CallScope::begin();
     attempt(&mut scope, &stack).await.unwrap();
     assert!(scope.trail().is_none());
@@ -677,7 +709,7 @@ async fn a_call_without_a_failure_starts_no_trail_but_says_where_it_went() {
 #[tokio::test(start_paused = true)]
 async fn nothing_is_sent_when_the_deadline_has_passed() {
     let client = Client::answering();
-    let layer = LoadBalanceLayer::new(set(["a"]));
+    let layer = in_turn(set(["a"]));
     let mut scope = CallScope::begin();
     scope.narrow(Instant::now());
     let error = attempt(&mut scope, &layer.layer(client.clone()))
@@ -698,9 +730,7 @@ async fn the_host_header_is_the_endpoints_or_the_callers() {
                 .map(|host| host.to_str().unwrap().to_owned());
             Ok::<_, BoxError>((request.uri().to_string(), host))
         });
-        let stack = LoadBalanceLayer::new(set(["a:81"]))
-            .host_header(host)
-            .layer(client);
+        let stack = in_turn(set(["a:81"])).host_header(host).layer(client);
         let request = Request::get("http://orders/17?x=y")
             .header(HOST, "shop")
             .body(())
@@ -745,7 +775,7 @@ impl Service<Req> for Gate {
 async fn it_is_ready_when_the_service_below_is_whatever_the_set_holds() {
     let gate = Gate::default();
     for endpoints in [Endpoints::new(), set(["a"])] {
-        let mut stack = LoadBalanceLayer::new(endpoints).layer(gate.clone());
+        let mut stack = in_turn(endpoints).layer(gate.clone());
         let mut ready = |state| {
             gate.state.store(state, SeqCst);
             stack.poll_ready(&mut Context::from_waker(Waker::noop()))
@@ -760,7 +790,7 @@ async fn it_is_ready_when_the_service_below_is_whatever_the_set_holds() {
 #[tokio::test(start_paused = true)]
 async fn a_call_that_waits_or_is_refused_holds_nothing_of_the_service_below() {
     let endpoints = Endpoints::new();
-    let layer = LoadBalanceLayer::new(endpoints.clone());
+    let layer = in_turn(endpoints.clone());
     let limit = ConcurrencyLimit::new(Client::answering(), 1);
     let mut refusing = layer.layer(limit.clone());
     let error = refusing.ready().await.unwrap().call(request()).await.unwrap_err();
@@ -801,7 +831,7 @@ async fn readiness_is_asked_for_after_the_wait_and_its_failure_is_told_apart() {
     let endpoints = Endpoints::new();
     let gate = Gate::default();
     gate.state.store(1, SeqCst);
-    let layer = LoadBalanceLayer::new(endpoints.clone())
+    let layer = in_turn(endpoints.clone())
         .when_empty(WhenEmpty::Wait(Duration::from_secs(5)))
         .unwrap();
     let mut stack = layer.layer(gate.clone());
@@ -822,7 +852,7 @@ async fn an_endpoint_that_goes_while_the_service_becomes_ready_is_not_called() {
     let endpoints = Endpoints::new();
     let gate = Gate::default();
     gate.state.store(1, SeqCst);
-    let mut stack = LoadBalanceLayer::new(endpoints.clone())
+    let mut stack = in_turn(endpoints.clone())
         .when_empty(WhenEmpty::Wait(Duration::from_secs(5)))
         .unwrap()
         .layer(gate.clone());
@@ -844,7 +874,7 @@ async fn an_endpoint_that_goes_while_the_service_becomes_ready_is_not_called() {
 #[tokio::test(start_paused = true)]
 async fn a_call_on_an_empty_set_fails_at_once_and_the_next_after_an_insert_succeeds() {
     let endpoints = set(["a"]);
-    let stack = LoadBalanceLayer::new(endpoints.clone()).layer(Client::answering());
+    let stack = in_turn(endpoints.clone()).layer(Client::answering());
     endpoints.remove("a");
     for _ in 0..3 {
         let start = Instant::now();
@@ -861,7 +891,7 @@ async fn a_call_on_an_empty_set_fails_at_once_and_the_next_after_an_insert_succe
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_on_an_empty_set_ends_at_its_limit_to_the_millisecond() {
-    let stack = LoadBalanceLayer::new(Endpoints::new())
+    let stack = in_turn(Endpoints::new())
         .when_empty(WhenEmpty::Wait(Duration::from_secs(5)))
         .unwrap()
         .layer(Client::answering());
@@ -871,10 +901,11 @@ async fn a_wait_on_an_empty_set_ends_at_its_limit_to_the_millisecond() {
     assert_eq!(no_endpoint(&error).waited(), Duration::from_secs(5));
 }
 
+/// BAL-02.
 #[tokio::test(start_paused = true)]
 async fn waiting_calls_are_polled_once_each_and_no_more_while_nothing_happens() {
     let endpoints = Endpoints::new();
-    let mut stack = LoadBalanceLayer::new(endpoints.clone())
+    let mut stack = in_turn(endpoints.clone())
         .when_empty(WhenEmpty::Wait(Duration::from_secs(5)))
         .unwrap()
         .layer(Client::answering());
@@ -894,7 +925,7 @@ async fn waiting_calls_are_polled_once_each_and_no_more_while_nothing_happens() 
 #[tokio::test(start_paused = true)]
 async fn an_endpoint_that_comes_between_call_and_poll_is_not_missed() {
     let endpoints = Endpoints::new();
-    let mut stack = LoadBalanceLayer::new(endpoints.clone())
+    let mut stack = in_turn(endpoints.clone())
         .when_empty(WhenEmpty::Wait(Duration::from_secs(5)))
         .unwrap()
         .layer(Client::answering());
@@ -908,7 +939,7 @@ async fn an_endpoint_that_comes_between_call_and_poll_is_not_missed() {
 async fn no_waiter_is_left_behind_when_endpoints_come_from_another_thread() {
     for _ in 0..300 {
         let endpoints = Endpoints::new();
-        let stack = LoadBalanceLayer::new(endpoints.clone())
+        let stack = in_turn(endpoints.clone())
             .when_empty(WhenEmpty::Wait(Duration::from_secs(60)))
             .unwrap()
             .layer(Client::answering());
@@ -928,7 +959,7 @@ async fn no_waiter_is_left_behind_when_endpoints_come_from_another_thread() {
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_ends_at_the_deadline_by_the_hand_of_its_owner() {
-    let mut stack = LoadBalanceLayer::new(Endpoints::new())
+    let mut stack = in_turn(Endpoints::new())
         .when_empty(WhenEmpty::Wait(Duration::from_secs(5)))
         .unwrap()
         .layer(Client::answering());
@@ -942,7 +973,7 @@ async fn a_wait_ends_at_the_deadline_by_the_hand_of_its_owner() {
 
 #[test]
 fn a_wait_that_cannot_be_meant_is_refused() {
-    let layer = || LoadBalanceLayer::new(Endpoints::new());
+    let layer = || in_turn(Endpoints::new());
     assert!(layer().when_empty(WhenEmpty::Wait(Duration::ZERO)).is_err());
     let error = layer().when_empty(WhenEmpty::Wait(Duration::MAX)).unwrap_err();
     assert_eq!((error.layer(), error.field()), ("LoadBalance", "when_empty"));
@@ -974,7 +1005,7 @@ async fn settle() {
 async fn a_stream_feeds_the_set_and_what_it_takes_out_is_out() {
     let (told, changes) = channel();
     let endpoints = Endpoints::from_stream(changes);
-    let stack = LoadBalanceLayer::new(endpoints.clone()).layer(Client::answering());
+    let stack = in_turn(endpoints.clone()).layer(Client::answering());
     told.send(Ok(Change::Insert(1, endpoint("a")))).unwrap();
     told.send(Ok(Change::Insert(2, endpoint("b")))).unwrap();
     assert_eq!(stack.clone().oneshot(request()).await.unwrap().body(), "a");
@@ -1003,7 +1034,7 @@ async fn a_stream_feeds_the_set_and_what_it_takes_out_is_out() {
 async fn a_stream_that_says_nothing_is_waited_for_as_long_as_the_first_wait() {
     for (wait, expected) in [(None, 1000), (Some(0), 0), (Some(250), 250)] {
         let endpoints = Endpoints::from_stream(stream::pending::<Told>());
-        let mut layer = LoadBalanceLayer::new(endpoints);
+        let mut layer = in_turn(endpoints);
         if let Some(wait) = wait {
             layer = layer.first_wait(Duration::from_millis(wait)).unwrap();
         }
@@ -1027,7 +1058,7 @@ async fn a_stream_that_says_nothing_is_waited_for_as_long_as_the_first_wait() {
 #[tokio::test(start_paused = true)]
 async fn when_the_first_word_is_that_there_is_none_the_rule_for_an_empty_set_holds() {
     let (told, changes) = channel();
-    let stack = LoadBalanceLayer::new(Endpoints::from_stream(changes)).layer(Client::answering());
+    let stack = in_turn(Endpoints::from_stream(changes)).layer(Client::answering());
     let start = Instant::now();
     let call = tokio::spawn(stack.oneshot(request()));
     tokio::time::sleep(Duration::from_millis(300)).await;
@@ -1049,7 +1080,7 @@ async fn a_stream_that_fails_or_ends_keeps_the_last_set_and_is_not_polled_after_
             seen.fetch_add(usize::from(matches!(poll, Poll::Ready(None))), SeqCst);
             poll
         });
-        let stack = LoadBalanceLayer::new(Endpoints::from_stream(changes)).layer(Client::answering());
+        let stack = in_turn(Endpoints::from_stream(changes)).layer(Client::answering());
         told.send(Ok(Change::Insert(1, endpoint("a")))).unwrap();
         assert!(stack.clone().oneshot(request()).await.is_ok());
         if fails {
@@ -1067,7 +1098,7 @@ async fn a_stream_that_fails_or_ends_keeps_the_last_set_and_is_not_polled_after_
 #[tokio::test]
 async fn after_an_error_the_stream_goes_on() {
     let (told, changes) = channel();
-    let stack = LoadBalanceLayer::new(Endpoints::from_stream(changes)).layer(Client::answering());
+    let stack = in_turn(Endpoints::from_stream(changes)).layer(Client::answering());
     told.send(Err("not yet".into())).unwrap();
     told.send(Ok(Change::Insert(1, endpoint("a")))).unwrap();
     assert!(stack.oneshot(request()).await.is_ok());
@@ -1077,7 +1108,7 @@ async fn after_an_error_the_stream_goes_on() {
 async fn many_changes_without_a_call_are_all_applied_at_the_first_one() {
     let (told, changes) = channel();
     let endpoints = Endpoints::from_stream(changes);
-    let stack = LoadBalanceLayer::new(endpoints.clone()).layer(Client::answering());
+    let stack = in_turn(endpoints.clone()).layer(Client::answering());
     let mut random = fastrand(9);
     let mut expected = HashMap::new();
     for _ in 0..100_000 {
@@ -1125,7 +1156,7 @@ async fn a_stream_that_never_pauses_lets_others_run() {
         n += 1;
         Poll::Ready(Some(Ok::<_, BoxError>(Change::Insert(n % 3, endpoint("a")))))
     });
-    let stack = LoadBalanceLayer::new(Endpoints::from_stream(changes)).layer(Client::answering());
+    let stack = in_turn(Endpoints::from_stream(changes)).layer(Client::answering());
     for _ in 0..3 {
         assert!(stack.clone().oneshot(request()).await.is_ok());
         tokio::task::yield_now().await;
@@ -1143,7 +1174,7 @@ async fn only_the_last_of_what_came_under_one_name_is_called() {
     for removed_at in 0..=2 {
         let (told, changes) = channel();
         let client = Client::answering();
-        let stack = LoadBalanceLayer::new(Endpoints::from_stream(changes)).layer(client.clone());
+        let stack = in_turn(Endpoints::from_stream(changes)).layer(client.clone());
         let mut ops = inserts(&["v1", "v2", "v3"]);
         ops.insert(removed_at, Change::Remove(1));
         for op in ops {
@@ -1160,7 +1191,7 @@ async fn only_the_last_of_what_came_under_one_name_is_called() {
 async fn two_names_for_one_endpoint_hold_it_until_both_are_gone() {
     let (told, changes) = channel();
     let endpoints = Endpoints::from_stream(changes);
-    let mut stack = LoadBalanceLayer::new(endpoints.clone()).layer(Client::answering());
+    let mut stack = in_turn(endpoints.clone()).layer(Client::answering());
     for name in [1, 2] {
         told.send(Ok(Change::Insert(name, endpoint("a")))).unwrap();
     }
@@ -1189,7 +1220,7 @@ async fn a_watch_channel_is_read_at_once_and_followed_from_the_first_call_on() {
     assert_eq!(endpoints.snapshot().endpoints()[0].key(), "a");
     lists.send(vec![endpoint("b")]).unwrap();
     let client = Client::answering();
-    let stack = LoadBalanceLayer::new(endpoints.clone()).layer(client.clone());
+    let stack = in_turn(endpoints.clone()).layer(client.clone());
     stack.clone().oneshot(request()).await.unwrap();
     lists.send(vec![endpoint("c"), endpoint("d")]).unwrap();
     settle().await;
@@ -1210,7 +1241,7 @@ fn alive_tasks() -> usize {
 async fn one_task_reads_the_stream_from_the_first_call_on_and_ends_with_the_last_handle() {
     let (told, changes) = channel();
     let endpoints = Endpoints::from_stream(changes);
-    let layer = LoadBalanceLayer::new(endpoints.clone());
+    let layer = in_turn(endpoints.clone());
     let (mut one, mut two) = (layer.layer(Client::answering()), layer.layer(Client::answering()));
     settle().await;
     assert_eq!(alive_tasks(), 0, "no task before the first call");
@@ -1234,7 +1265,7 @@ async fn one_task_reads_the_stream_from_the_first_call_on_and_ends_with_the_last
 fn no_runtime_is_needed_to_build_and_another_one_goes_on_where_the_first_has_ended() {
     let (told, changes) = channel();
     let endpoints = Endpoints::from_stream(changes);
-    let mut stack = LoadBalanceLayer::new(endpoints.clone()).layer(Client::answering());
+    let mut stack = in_turn(endpoints.clone()).layer(Client::answering());
     // Not within a runtime, this is no error, and starts nothing.
     assert!(
         stack
@@ -1263,13 +1294,572 @@ async fn a_stream_that_panics_keeps_the_last_set() {
         Poll::Ready(None) => panic!("the stream is broken"),
         poll => poll,
     });
-    let stack = LoadBalanceLayer::new(Endpoints::from_stream(changes)).layer(Client::answering());
+    let stack = in_turn(Endpoints::from_stream(changes)).layer(Client::answering());
     told.send(Ok(Change::Insert(1, endpoint("a")))).unwrap();
     stack.clone().oneshot(request()).await.unwrap();
     drop(told);
     settle().await;
     assert_eq!(alive_tasks(), 0);
     stack.oneshot(request()).await.unwrap();
+}
+
+// ---- the choice alone
+
+/// A picker that is told the time, in milliseconds from its start.
+struct Clocked<R> {
+    picker: Picker<R>,
+    start: Instant,
+}
+
+impl<R: Rule> Clocked<R> {
+    fn new(endpoints: Endpoints, rule: R) -> Self {
+        Clocked {
+            picker: Picker::new(endpoints, rule),
+            start: Instant::now(),
+        }
+    }
+
+    fn at(&self, millis: u64) -> Instant {
+        self.start + Duration::from_millis(millis)
+    }
+
+    fn pick(&self, millis: u64) -> Picked {
+        self.picker.pick(&request(), self.at(millis)).unwrap()
+    }
+
+    /// One attempt each `every` ms that ends before the next begins, as told; how many went to each.
+    fn drive(
+        &self,
+        from: u64,
+        attempts: u64,
+        every: u64,
+        ends: impl Fn(&str) -> (u64, Verdict),
+    ) -> HashMap<String, u64> {
+        let mut went = HashMap::new();
+        for n in 0..attempts {
+            let now = from + n * every;
+            let picked = self.pick(now);
+            let key = picked.endpoint().key().to_owned();
+            let (took, verdict) = ends(&key);
+            picked.end(verdict, self.at(now + took));
+            *went.entry(key).or_default() += 1;
+        }
+        went
+    }
+}
+
+fn many(n: usize) -> Endpoints {
+    (0..n).map(|n| endpoint(&format!("h{n}"))).collect()
+}
+
+fn of(went: &HashMap<String, u64>, key: &str) -> u64 {
+    went.get(key).copied().unwrap_or(0)
+}
+
+#[test]
+fn the_same_seed_and_the_same_times_give_the_same_picks() {
+    let picks = |seed| -> Vec<String> {
+        let clocked = Clocked::new(many(50), Ewma::seeded(seed));
+        let mut open = Vec::new();
+        let mut keys = Vec::new();
+        for now in 0..300 {
+            let picked = clocked.pick(now * 3);
+            keys.push(picked.endpoint().key().to_owned());
+            open.push(picked);
+            if now % 3 == 0 {
+                open.remove(0).end(Verdict::Success, clocked.at(now * 3 + 1));
+            }
+        }
+        keys
+    };
+    assert_eq!(picks(7), picks(7));
+    assert_ne!(picks(7), picks(8));
+}
+
+#[test]
+fn ewma_goes_where_answers_come_sooner() {
+    let clocked = Clocked::new(set(["slow", "fast"]), Ewma::seeded(1));
+    let took = |key: &str| (if key == "slow" { 100 } else { 10 }, Verdict::Success);
+    let went = clocked.drive(0, 300, 10, took);
+    assert!(of(&went, "slow") <= 3, "{went:?}");
+}
+
+#[test]
+fn ewma_gives_no_calls_to_a_server_that_fails_at_once() {
+    let clocked = Clocked::new(set(["broken", "a", "b", "c"]), Ewma::seeded(2));
+    let ends = |key: &str| match key {
+        "broken" => (1, Verdict::Failure),
+        _ => (20, Verdict::Success),
+    };
+    let went = clocked.drive(0, 1_000, 10, ends);
+    assert!((1..=3).contains(&of(&went, "broken")), "{went:?}");
+}
+
+#[test]
+fn ewma_spreads_what_is_under_way() {
+    let clocked = Clocked::new(set(["a", "b"]), Ewma::seeded(3));
+    let ends = |key: &str| (if key == "a" { 10 } else { 12 }, Verdict::Success);
+    clocked.drive(0, 100, 20, ends);
+    let open: Vec<_> = (0..20).map(|_| clocked.pick(2_000)).collect();
+    let to_b = open.iter().filter(|one| one.endpoint().key() == "b").count();
+    assert!((7..=10).contains(&to_b), "{to_b}");
+}
+
+#[test]
+fn ewma_keeps_away_from_a_server_that_has_fallen_silent() {
+    let clocked = Clocked::new(set(["silent", "a"]), Ewma::seeded(3));
+    let ends = |key: &str| (if key == "silent" { 10 } else { 30 }, Verdict::Success);
+    clocked.drive(0, 100, 20, ends);
+    // The better one of before is given an attempt, and says nothing any more.
+    let silent = loop {
+        let picked = clocked.pick(2_000);
+        if picked.endpoint().key() == "silent" {
+            break picked;
+        }
+        picked.end(Verdict::Success, clocked.at(2_030));
+    };
+    // Its number alone would not keep others away: twice 10 ms are less than 30.
+    let went = clocked.drive(2_100, 100, 20, ends);
+    assert_eq!(of(&went, "silent"), 0, "{went:?}");
+    silent.abandon(clocked.at(4_200));
+    // And it is not forgotten when the attempt is given up.
+    let went = clocked.drive(4_200, 50, 20, ends);
+    assert_eq!(of(&went, "silent"), 0, "{went:?}");
+}
+
+#[test]
+fn ewma_asks_a_slow_server_again_after_a_while_by_one_call() {
+    let clocked = Clocked::new(set(["slow", "a"]), Ewma::seeded(4));
+    let ends = |key: &str| (if key == "slow" { 200 } else { 10 }, Verdict::Success);
+    clocked.drive(0, 100, 20, ends);
+    let asked_again = (0..2_000).map(|n| 2_000 + n * 20).find_map(|now| {
+        let picked = clocked.pick(now);
+        if picked.endpoint().key() == "slow" {
+            return Some((now, picked));
+        }
+        picked.end(Verdict::Success, clocked.at(now + 10));
+        None
+    });
+    let (now, asking) = asked_again.unwrap();
+    assert!((8_000..30_000).contains(&now), "{now} ms");
+    let others: Vec<_> = (0..5).map(|n| clocked.pick(now + n)).collect();
+    assert!(others.iter().all(|one| one.endpoint().key() == "a"));
+    asking.end(Verdict::Success, clocked.at(now + 10));
+    others
+        .into_iter()
+        .for_each(|one| one.end(Verdict::Success, clocked.at(now + 15)));
+    // It is well again, and gets its part.
+    let went = clocked.drive(now + 20, 500, 20, |_| (10, Verdict::Success));
+    assert!(of(&went, "slow") > 100, "{went:?}");
+}
+
+#[test]
+fn ewma_takes_a_newcomer_for_one_of_its_peers_and_begins_slowly() {
+    let endpoints = set(["a", "b", "c", "d"]);
+    let clocked = Clocked::new(endpoints.clone(), Ewma::seeded(5));
+    let ends = |_: &str| (20, Verdict::Success);
+    clocked.drive(0, 200, 5, ends);
+    endpoints.insert(endpoint("new"));
+    let first = clocked.drive(1_000, 200, 5, ends);
+    assert!(of(&first, "new") < 20, "{first:?}");
+    let later = clocked.drive(7_000, 1_000, 5, ends);
+    assert!((100..400).contains(&of(&later, "new")), "{later:?}");
+}
+
+#[tokio::test]
+async fn what_says_nothing_about_a_server_does_not_make_it_look_fast() {
+    // Rejected below the balancer: nobody's fault, and quick.
+    let client = in_turn(Endpoints::new()).layer(Client::answering());
+    let unknown = |candidates: &Candidates<'_>| {
+        assert_eq!(candidates.get(0).unwrap().response_time(), None);
+        0
+    };
+    let stack = LoadBalanceLayer::new(set(["a"])).rule(unknown).layer(client);
+    for _ in 0..3 {
+        stack.clone().oneshot(request()).await.unwrap_err();
+    }
+    assert_eq!(stack.handle().total().ignored(), 3);
+}
+
+#[test]
+fn looking_at_an_endpoint_changes_nothing() {
+    let seen: Arc<Mutex<Vec<(Duration, Duration)>>> = Arc::default();
+    let times = seen.clone();
+    let look = move |candidates: &Candidates<'_>| {
+        let one = candidates.get(0).unwrap();
+        for _ in 0..100 {
+            let look = (one.response_time().unwrap_or_default(), one.waiting());
+            times.lock().unwrap().push(look);
+        }
+        0
+    };
+    let clocked = Clocked::new(set(["a"]), look);
+    clocked.pick(0).end(Verdict::Success, clocked.at(40));
+    let _open = clocked.pick(50);
+    clocked.pick(5_050).end(Verdict::Success, clocked.at(5_060));
+    let seen = seen.lock().unwrap();
+    assert!(
+        seen.chunks(100)
+            .all(|looks| looks.iter().all(|look| *look == looks[0]))
+    );
+    let millis = |duration: Duration| (duration.as_secs_f64() * 1e3).round() as u64;
+    let looks: Vec<_> = seen
+        .chunks(100)
+        .map(|looks| (millis(looks[0].0), millis(looks[0].1)))
+        .collect();
+    assert_eq!(looks, [(0, 0), (40, 0), (40, 5_000)]);
+}
+
+fn part_of(clocked: &Clocked<Ewma>, from: u64) -> std::collections::BTreeSet<String> {
+    let went = clocked.drive(from, 2_000, 1, |_| (1, Verdict::Success));
+    went.into_keys().collect()
+}
+
+#[test]
+fn of_a_large_set_a_client_uses_a_part_that_its_seed_determines() {
+    let part = part_of(&Clocked::new(many(100), Ewma::seeded(1)), 0);
+    assert_eq!(part.len(), 20);
+    let backwards: Endpoints = (0..100).rev().map(|n| endpoint(&format!("h{n}"))).collect();
+    assert_eq!(part_of(&Clocked::new(backwards, Ewma::seeded(1)), 0), part);
+    assert_ne!(part_of(&Clocked::new(many(100), Ewma::seeded(2)), 0), part);
+    assert_eq!(part_of(&Clocked::new(many(30), Ewma::seeded(1)), 0).len(), 30);
+    let all = Ewma::builder().whole_set().build().unwrap();
+    assert_eq!(part_of(&Clocked::new(many(100), all), 0).len(), 100);
+    let few = Ewma::builder().subset(5).seed(1).build().unwrap();
+    let few = part_of(&Clocked::new(many(100), few), 0);
+    assert!(few.len() == 5 && few.is_subset(&part), "{few:?}");
+}
+
+#[test]
+fn a_part_changes_by_no_more_than_the_set_does() {
+    let endpoints = many(100);
+    let clocked = Clocked::new(endpoints.clone(), Ewma::seeded(1));
+    let before = part_of(&clocked, 0);
+    let gone = before.first().unwrap().clone();
+    endpoints.remove(&gone);
+    let after = part_of(&clocked, 3_000);
+    assert_eq!(after.len(), 20);
+    assert_eq!(before.difference(&after).collect::<Vec<_>>(), [&gone]);
+}
+
+#[test]
+fn a_part_grows_with_what_is_in_flight_and_when_too_few_may_be_picked() {
+    let clocked = Clocked::new(many(200), Ewma::seeded(1));
+    let mut open: Vec<_> = (0..2_000_u64).map(|n| clocked.pick(n * 10)).collect();
+    let used = |open: &[Picked]| {
+        open.iter()
+            .map(|one| one.endpoint().key().to_owned())
+            .collect::<std::collections::HashSet<_>>()
+            .len()
+    };
+    assert_eq!(
+        used(&open),
+        200,
+        "2,000 in flight are more than 20 endpoints can be meant for"
+    );
+    open.clear();
+
+    let endpoints = many(100);
+    let clocked = Clocked::new(endpoints.clone(), Ewma::seeded(1));
+    let part = part_of(&clocked, 0);
+    let snapshot = endpoints.snapshot();
+    let all_but_one = || {
+        let of_part = snapshot.endpoints().iter().filter(|one| part.contains(one.key()));
+        of_part.skip(1)
+    };
+    all_but_one().for_each(|one| one.eligibility().forbid(Veto::Outlier));
+    let others = part_of(&clocked, 3_000);
+    assert_eq!((others.len(), others.intersection(&part).count()), (20, 1));
+    all_but_one().for_each(|one| one.eligibility().allow(Veto::Outlier));
+    assert_eq!(part_of(&clocked, 60_000), part, "and they return");
+}
+
+#[test]
+fn settings_of_ewma_that_cannot_be_are_refused_by_name() {
+    let field = |builder: EwmaBuilder| builder.build().unwrap_err().field();
+    let of = Ewma::builder;
+    assert_eq!(field(of().choices(0)), "choices");
+    assert_eq!(field(of().choices(17)), "choices");
+    assert_eq!(field(of().decay(Duration::ZERO)), "decay");
+    assert_eq!(field(of().recovery(Duration::ZERO)), "recovery");
+    assert_eq!(field(of().slow_start(Duration::MAX)), "slow_start");
+    assert_eq!(field(of().subset(0)), "subset");
+    assert!(of().choices(16).slow_start(Duration::ZERO).build().is_ok());
+}
+
+#[test]
+fn turns_go_by_weight() {
+    let weighted = |key: &str, weight| {
+        Endpoint::builder(format!("http://{key}"))
+            .key(key)
+            .weight(weight)
+            .build()
+            .unwrap()
+    };
+    let endpoints: Endpoints = [weighted("a", 5), weighted("b", 3), weighted("c", 2)]
+        .into_iter()
+        .collect();
+    let clocked = Clocked::new(endpoints.clone(), WeightedRoundRobin::new());
+    let ends = |_: &str| (0, Verdict::Success);
+    let went = clocked.drive(0, 1_000, 1, ends);
+    assert_eq!((of(&went, "a"), of(&went, "b"), of(&went, "c")), (500, 300, 200));
+    endpoints.snapshot().endpoints()[0]
+        .eligibility()
+        .forbid(Veto::User);
+    let went = clocked.drive(0, 1_000, 1, ends);
+    assert_eq!(of(&went, "a"), 0);
+    assert!((550..=650).contains(&of(&went, "b")), "{went:?}");
+    endpoints.insert(weighted("b", 1));
+    endpoints.snapshot().endpoints()[0]
+        .eligibility()
+        .allow(Veto::User);
+    let went = clocked.drive(0, 800, 1, ends);
+    assert_eq!((of(&went, "a"), of(&went, "b"), of(&went, "c")), (500, 100, 200));
+}
+
+fn of_user(user: u64) -> Req {
+    let mut request = request();
+    request
+        .extensions_mut()
+        .insert(Affinity::of(format!("user-{user}")));
+    request
+}
+
+fn homes(picker: &Picker<ConsistentHash>) -> Vec<String> {
+    let home = |user| {
+        let picked = picker.pick(&of_user(user), Instant::now()).unwrap();
+        picked.endpoint().key().to_owned()
+    };
+    (0..1_000).map(home).collect()
+}
+
+#[test]
+fn requests_that_belong_together_stay_together_while_the_set_changes_around_them() {
+    let endpoints = many(10);
+    let picker = Picker::new(endpoints.clone(), ConsistentHash::new());
+    let before = homes(&picker);
+    let backwards: Endpoints = (0..10).rev().map(|n| endpoint(&format!("h{n}"))).collect();
+    assert_eq!(homes(&Picker::new(backwards, ConsistentHash::new())), before);
+    for n in 0..10 {
+        let share = before.iter().filter(|home| **home == format!("h{n}")).count();
+        assert!((60..=160).contains(&share), "h{n}: {share} of 1,000");
+    }
+    let moved = |after: &[String]| {
+        let pairs = before.iter().zip(after);
+        pairs
+            .filter(|(before, after)| before != after)
+            .map(|(before, _)| before.clone())
+            .collect::<Vec<_>>()
+    };
+    let h3 = || {
+        endpoints
+            .snapshot()
+            .endpoints()
+            .iter()
+            .find(|one| one.key() == "h3")
+            .unwrap()
+            .clone()
+    };
+    h3().eligibility().forbid(Veto::Breaker);
+    let vetoed = homes(&picker);
+    assert!(!moved(&vetoed).is_empty() && moved(&vetoed).iter().all(|home| home == "h3"));
+    h3().eligibility().allow(Veto::Breaker);
+    assert_eq!(homes(&picker), before);
+    endpoints.remove("h3");
+    assert_eq!(homes(&picker), vetoed, "a veto moves what its end would");
+    endpoints.insert(endpoint("h3"));
+    endpoints.insert(endpoint("another"));
+    let more = homes(&picker);
+    assert!(
+        before
+            .iter()
+            .zip(&more)
+            .all(|(before, after)| before == after || after == "another")
+    );
+    assert!(moved(&more).len() < 200);
+}
+
+#[test]
+fn a_header_or_a_closure_may_say_what_belongs_together() {
+    let with_header = |user: &str| {
+        let mut request = request();
+        request.headers_mut().insert("x-user", user.parse().unwrap());
+        request
+    };
+    let home = |picker: &Picker<ConsistentHash>, request: &Req| {
+        let picked = picker.pick(request, Instant::now()).unwrap();
+        picked.endpoint().key().to_owned()
+    };
+    let by_header = ConsistentHash::by_header(http::HeaderName::from_static("x-user"));
+    let picker = Picker::new(many(10), by_header);
+    let homes: Vec<_> = (0..20)
+        .map(|n| home(&picker, &with_header(&format!("u{n}"))))
+        .collect();
+    let again: Vec<_> = (0..20)
+        .map(|n| home(&picker, &with_header(&format!("u{n}"))))
+        .collect();
+    assert_eq!(homes, again);
+    let without: std::collections::HashSet<_> = (0..100).map(|_| home(&picker, &request())).collect();
+    assert!(without.len() > 5, "without a key it is any");
+    let by_method = ConsistentHash::by(|head| {
+        assert!(head.semantics().is_safe());
+        Some(Affinity::of(head.method().as_str()))
+    });
+    let picker = Picker::new(many(10), by_method);
+    assert_eq!(
+        home(&picker, &with_header("u1")),
+        home(&picker, &with_header("u2"))
+    );
+}
+
+#[test]
+fn what_is_too_much_for_an_endpoint_goes_where_it_would_without_it() {
+    let endpoints = many(10);
+    let picker = Picker::new(endpoints.clone(), ConsistentHash::new().spill_above(2));
+    let now = Instant::now();
+    let open: Vec<_> = (0..4).map(|_| picker.pick(&of_user(1), now).unwrap()).collect();
+    let keys: Vec<_> = open.iter().map(|one| one.endpoint().key().to_owned()).collect();
+    assert_eq!((&keys[0], &keys[2]), (&keys[1], &keys[3]));
+    assert_ne!(keys[0], keys[2]);
+    drop(open);
+    endpoints.remove(&keys[0]);
+    let picked = picker.pick(&of_user(1), now).unwrap();
+    assert_eq!(picked.endpoint().key(), keys[2]);
+}
+
+#[tokio::test]
+async fn a_retry_of_a_request_with_a_home_goes_elsewhere() {
+    let stack = LoadBalanceLayer::new(many(10))
+        .rule(ConsistentHash::by(|head| Some(Affinity::of(head.uri().path()))))
+        .layer(Client::failing(|_| true));
+    let (one, _) = retried(&stack, 3).await;
+    let (other, _) = retried(&stack, 3).await;
+    assert_eq!(one, other, "always to the same ones");
+    assert!(one[0] != one[1] && one[1] != one[2] && one[2] != one[0]);
+}
+
+#[tokio::test]
+async fn a_rule_of_ones_own_sees_what_the_call_has_tried() {
+    // Those that were tried last of all.
+    let rule = |candidates: &Candidates<'_>| {
+        let mut untried = candidates.iter().enumerate().filter(|(_, one)| !one.was_tried());
+        untried.next().map_or(0, |(index, _)| index)
+    };
+    let stack = LoadBalanceLayer::new(set(["a", "b", "c"]))
+        .rule(rule)
+        .layer(Client::failing(|_| true));
+    let (went, _) = retried(&stack, 3).await;
+    assert_eq!(went, ["a", "b", "c"]);
+}
+
+/// BAL-07.
+#[tokio::test]
+async fn an_endpoint_that_goes_between_ready_and_call_gets_nothing_and_the_choice_is_made_anew() {
+    let endpoints = set(["a", "b", "c"]);
+    let client = Client::silent();
+    let mut stack = LoadBalanceLayer::new(endpoints.clone())
+        .rule(LeastLoaded::seeded(1))
+        .layer(client.clone());
+    // Loads of 0, 1 and 10.
+    let mut open = Vec::new();
+    let snapshot = endpoints.snapshot();
+    for place in [1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2] {
+        let mut scope = CallScope::begin();
+        scope.wish_to_stay(Some(snapshot.endpoints()[place].clone()));
+        open.push(scope.enter(|| call(&mut stack)));
+    }
+    let loads: Vec<_> = stack
+        .handle()
+        .endpoints()
+        .iter()
+        .map(|one| one.figures().in_flight())
+        .collect();
+    assert_eq!(loads, [0, 1, 10]);
+    let before = client.seen().len();
+    stack.ready().await.unwrap();
+    endpoints.remove("b");
+    open.push(call(&mut stack));
+    assert_eq!(client.seen()[before..], ["a"]);
+}
+
+/// BAL-02.
+#[tokio::test(start_paused = true)]
+async fn while_no_endpoint_may_be_picked_a_rule_is_asked_now_and_then_and_nothing_spins() {
+    let endpoints = set(["a", "b", "c"]);
+    let all = endpoints.snapshot();
+    all.endpoints()
+        .iter()
+        .for_each(|one| one.eligibility().forbid(Veto::User));
+    let asked = Arc::new(AtomicUsize::new(0));
+    let layer = LoadBalanceLayer::new(endpoints)
+        .rule(Counted(RibbonRoundRobin::new(), asked.clone()))
+        .when_empty(WhenEmpty::Wait(Duration::from_secs(5)))
+        .unwrap();
+    let mut stack = layer.layer(Client::answering());
+    let mut waiting: Vec<_> = (0..100).map(|_| call(&mut stack)).collect();
+    for one in &mut waiting {
+        assert_pending!(one.poll());
+        assert!(!one.is_woken(), "it does not wake itself");
+    }
+    assert_eq!(asked.load(SeqCst), 100);
+    // Time stands still: nobody is woken, and whoever polls all the same asks the rule no more.
+    for one in &mut waiting {
+        assert_pending!(one.poll());
+    }
+    assert_eq!(asked.load(SeqCst), 100);
+    let half = waiting.split_off(50);
+    let start = Instant::now();
+    let tasks: Vec<_> = half
+        .into_iter()
+        .map(|one| tokio::spawn(one.into_inner()))
+        .collect();
+    for task in join_all(tasks).await {
+        let error = task.unwrap().unwrap_err();
+        assert_eq!(no_endpoint(&error).waited(), Duration::from_secs(5));
+    }
+    assert_eq!(start.elapsed(), Duration::from_secs(5));
+    let times = asked.load(SeqCst) - 100;
+    assert!(times <= 50 * 501, "every 10 ms: {times}");
+    // The others have been there as long, but with their last look there is one that may be picked.
+    all.endpoints()[1].eligibility().allow(Veto::User);
+    for mut one in waiting {
+        assert_eq!(assert_ready!(one.poll()).unwrap().body(), "b");
+    }
+}
+
+struct Counted<R>(R, Arc<AtomicUsize>);
+
+impl<R: Rule> Rule for Counted<R> {
+    fn pick(&self, candidates: &Candidates<'_>) -> Option<usize> {
+        self.1.fetch_add(1, SeqCst);
+        self.0.pick(candidates)
+    }
+
+    fn chooses_alone(&self) -> bool {
+        self.0.chooses_alone()
+    }
+}
+
+/// BAL-02.
+#[test]
+fn with_nothing_to_tell_endpoints_apart_each_rule_picks_one_at_once() {
+    let rules: Vec<Arc<dyn Rule>> = vec![
+        Arc::new(Ewma::seeded(1)),
+        Arc::new(LeastLoaded::seeded(1)),
+        Arc::new(Random::seeded(1)),
+        Arc::new(RoundRobin::new()),
+        Arc::new(WeightedRoundRobin::new()),
+        Arc::new(ConsistentHash::new()),
+    ];
+    let ribbons = RibbonRule::ALL.map(|rule| -> Arc<dyn Rule> { rule.rule() });
+    for rule in rules.into_iter().chain(ribbons) {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let clocked = Clocked::new(set(["a", "b", "c"]), Counted(rule, asked.clone()));
+        // All answers in no time, so that there is nothing to go by.
+        let went = clocked.drive(0, 100, 0, |_| (0, Verdict::Success));
+        assert_eq!(went.values().sum::<u64>(), 100);
+        assert_eq!(asked.load(SeqCst), 100);
+    }
 }
 
 // ---- any order of events
@@ -1336,15 +1926,19 @@ struct Open {
 }
 
 proptest! {
+    /// BAL-03.
     #[test]
     fn whatever_happens_calls_go_to_the_current_set_and_counts_are_right(
-        rule in 0..3,
+        rule in 0..6,
         ops in prop::collection::vec(op(), 1..60),
     ) {
         let rule: Arc<dyn Rule> = match rule {
             0 => Arc::new(RoundRobin::new()),
             1 => Arc::new(Random::seeded(1)),
-            _ => Arc::new(LeastLoaded::seeded(1)),
+            2 => Arc::new(LeastLoaded::seeded(1)),
+            3 => Arc::new(Ewma::builder().subset(1).seed(1).build().unwrap()),
+            4 => Arc::new(WeightedRoundRobin::new()),
+            _ => Arc::new(ConsistentHash::by(|head| Some(Affinity::of(head.uri().path())))),
         };
         let name = |key: u8| format!("h{key}");
         let endpoints = Endpoints::new();

@@ -35,6 +35,7 @@ use tokio_test::{assert_ready, task};
 use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_outbound::{
     Nest,
+    balance::{LoadBalanceLayer, RoundRobin},
     call::{
         CallScope, Endpoint, Fault, FaultKind, KeptReplay, NotRetried, OnceBody, RepeatBody, ReplayBody,
         RetryTo, StatusError, StatusSet, Trail,
@@ -1408,7 +1409,8 @@ async fn over_http_1_the_second_server_gets_the_body_to_the_byte_whatever_the_fi
             let (good, received) = good_server().await;
             let (body, whole) = stream_of(size);
             let backoff = Backoff::builder().retry_unsafe_that_may_have_been_sent();
-            let nest: HttpNest<ReplayBody<_>> = Nest::builder("orders", [bad, good].into_iter().collect())
+            let nest: HttpNest<ReplayBody<_>, _> = Nest::builder("orders", [bad, good].into_iter().collect())
+                .rule(RoundRobin::new())
                 .idempotent(all_operations())
                 .backoff(backoff.build().unwrap())
                 .read_limit(ms(300))
@@ -1435,9 +1437,11 @@ async fn over_http_1_without_a_layer_that_ends_uploads_the_retry_does_not_wait_f
         let (body, whole) = stream_of(size);
         let client = Client::builder().build_http().unwrap();
         let endpoints: tower_outbound::call::Endpoints = [bad, good].into_iter().collect();
-        let stack = at_once()
-            .retry_statuses(StatusSet::TRANSIENT)
-            .layer(tower_outbound::balance::LoadBalanceLayer::new(endpoints).layer(client));
+        let stack = at_once().retry_statuses(StatusSet::TRANSIENT).layer(
+            LoadBalanceLayer::new(endpoints)
+                .rule(RoundRobin::new())
+                .layer(client),
+        );
         let request = Request::post("/orders").body(ReplayBody::with_cap(body, 32 << 20));
         let answer = stack.oneshot(request.unwrap()).await.unwrap();
         assert_eq!(answer.status(), 200);
@@ -1450,10 +1454,12 @@ async fn over_http_1_without_a_layer_that_ends_uploads_the_retry_does_not_wait_f
 async fn over_http_1_a_body_of_known_length_has_it_in_each_attempt() {
     let bad = first_server(First::Resets).await;
     let (good, received) = good_server().await;
-    let nest: HttpNest<ReplayBody<Full<Bytes>>> = Nest::builder("orders", [bad, good].into_iter().collect())
-        .idempotent(all_operations())
-        .build_http()
-        .unwrap();
+    let nest: HttpNest<ReplayBody<Full<Bytes>>, _> =
+        Nest::builder("orders", [bad, good].into_iter().collect())
+            .rule(RoundRobin::new())
+            .idempotent(all_operations())
+            .build_http()
+            .unwrap();
     let body = Bytes::from(vec![7; 50_000]);
     let request = Request::post("/orders").body(ReplayBody::new(Full::new(body.clone())));
     nest.send(request.unwrap()).await.unwrap();
@@ -1501,9 +1507,11 @@ async fn over_http_2_the_stream_of_the_attempt_before_is_reset_and_never_ends_as
     sender.send_data(Bytes::from("ab")).await.unwrap();
     let client = Client::builder().http2_only().build_http().unwrap();
     let endpoints: tower_outbound::call::Endpoints = endpoints.into_iter().collect();
-    let stack = at_once()
-        .retry_statuses(StatusSet::TRANSIENT)
-        .layer(tower_outbound::balance::LoadBalanceLayer::new(endpoints).layer(client));
+    let stack = at_once().retry_statuses(StatusSet::TRANSIENT).layer(
+        LoadBalanceLayer::new(endpoints)
+            .rule(RoundRobin::new())
+            .layer(client),
+    );
     let call = tokio::spawn(stack.oneshot(Request::post("/").body(ReplayBody::new(body)).unwrap()));
     let (bad, got, reset) = told.recv().await.unwrap();
     assert!(bad && got == b"ab" && reset);

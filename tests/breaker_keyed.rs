@@ -27,8 +27,8 @@ use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_outbound::{
     balance::LoadBalanceLayer,
     breaker::{
-        Breaker, BreakerBuilder, Breakers, EndpointBreakerLayer, EndpointBreakers, Force, KeyedBreakerLayer,
-        Route, by_authority, by_route,
+        Breaker, BreakerBuilder, Breakers, EndpointBreakerLayer, EndpointBreakers, Force, HystrixRelease,
+        KeyedBreakerLayer, Route, by_authority, by_route,
     },
     call::{BoxError, CircuitOpen, CircuitState, Endpoint, Endpoints, ErrorRef, Verdict, Veto},
 };
@@ -342,7 +342,10 @@ impl Fleet {
     fn client(&self) -> impl Service<Request<()>, Response = Response<()>, Error = BoxError> + Clone {
         let (down, sent, hangs) = (self.down.clone(), self.sent.clone(), self.hangs.clone());
         ServiceBuilder::new()
-            .layer(LoadBalanceLayer::new(self.endpoints.clone()))
+            .layer(
+                LoadBalanceLayer::new(self.endpoints.clone())
+                    .rule(tower_outbound::balance::RoundRobin::new()),
+            )
             .layer(EndpointBreakerLayer::new(self.breakers.clone()))
             .service(service_fn(move |request: Request<()>| {
                 let host = request.uri().host().unwrap().to_owned();
@@ -571,4 +574,40 @@ fn the_memory_of_a_breaker_is_the_same_after_ten_and_after_ten_million_calls() {
     println!("{} bytes, for {lanes} threads", built.bytes_current);
     let most = 1_900 + 420 * i64::try_from(lanes).unwrap();
     assert!(built.bytes_current <= most, "{} of {most}", built.bytes_current);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_circuit_that_a_tick_has_opened_unnoticed_is_not_dropped() {
+    for release in [HystrixRelease::V1_5_12, HystrixRelease::V1_5_18] {
+        let each = Breaker::builder("each").volume(2).hystrix(release);
+        let breakers: Breakers<str> = Breakers::builder(each).max_keys(1).build().unwrap();
+        settle(&breakers, "down", 2, Verdict::Failure);
+        advance(Duration::from_secs(1)).await;
+        assert!(breakers.admit("other").unwrap().is_none(), "there is no room");
+        assert!(breakers.admit("down").is_err());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_veto_that_came_too_late_is_taken_back_by_the_next_look() {
+    let fleet = Fleet::new();
+    let c = fleet.endpoints.snapshot().endpoints()[2].clone();
+    fleet.set_down("a", true);
+    // As a thread does that looked while the probe to it was out, and was held up until it had succeeded.
+    c.eligibility().forbid(Veto::Breaker);
+    fleet.calls(30).await;
+    assert_eq!(fleet.state(0), CircuitState::Open);
+    assert!(c.eligibility().is_eligible());
+}
+
+#[test]
+fn a_key_by_host_holds_no_password() {
+    for (uri, key) in [
+        ("http://user:secret@a.example:81/", Some("a.example:81")),
+        ("http://a.example/", Some("a.example")),
+        ("/orders", None),
+    ] {
+        let request = Request::get(uri).body(()).unwrap();
+        assert_eq!(by_authority(&request).as_deref(), key);
+    }
 }

@@ -9,9 +9,12 @@
 )]
 
 use std::{
-    future::pending,
-    io,
-    sync::{Arc, Mutex},
+    future::{Future, pending},
+    io, mem,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, Mutex, OnceLock},
+    task::{Context, Waker},
+    thread,
     time::Duration,
 };
 
@@ -706,4 +709,286 @@ async fn a_dependency_that_dies_is_left_alone_within_250_ms_and_one_that_recover
     }
     let back = calls_at_300_a_second(&mut service, true, || state() == CircuitState::Closed).await;
     assert!(back.unwrap() <= millis(1_500), "{back:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn switching_on_a_breaker_that_is_on_leaves_its_sleep_as_it_is() {
+    let breaker = builder()
+        .consecutive_failures(1)
+        .sleep_growth(2.0, secs(60))
+        .build()
+        .unwrap();
+    for _ in 0..3 {
+        settle(&breaker, 1, Verdict::Failure);
+        advance(breaker.probe_in().unwrap()).await;
+    }
+    settle(&breaker, 1, Verdict::Failure);
+    breaker.set_enabled(true);
+    assert_eq!(asleep(&breaker).await, secs(8));
+    breaker.set_enabled(false);
+    breaker.set_enabled(true);
+    settle(&breaker, 1, Verdict::Failure);
+    assert_eq!(asleep(&breaker).await, secs(1));
+}
+
+#[test]
+fn a_rule_that_heard_of_no_outcome_for_half_of_all_generations_still_opens_the_circuit() {
+    for resets in [1, 32_767, 32_768, 40_000, 65_400] {
+        let in_a_row = builder().consecutive_failures(2).build().unwrap();
+        let last = builder().last_outcomes(2).without_window().build().unwrap();
+        for breaker in [in_a_row, last] {
+            settle(&breaker, 1, Verdict::Failure);
+            (0..resets).for_each(|_| breaker.reset());
+            settle(&breaker, 2, Verdict::Failure);
+            assert_eq!(breaker.state(), CircuitState::Open, "{resets}");
+        }
+    }
+}
+
+#[test]
+fn a_row_that_began_before_its_rule_was_given_up_does_not_go_on_when_that_is_back() {
+    let breaker = builder().consecutive_failures(3).build().unwrap();
+    settle(&breaker, 2, Verdict::Failure);
+    breaker.change(|_| builder()).unwrap();
+    settle(&breaker, 5, Verdict::Success);
+    breaker
+        .change(|settings| settings.consecutive_failures(3))
+        .unwrap();
+    settle(&breaker, 1, Verdict::Failure);
+    assert_eq!(breaker.state(), CircuitState::Closed);
+    settle(&breaker, 2, Verdict::Failure);
+    assert_eq!(breaker.state(), CircuitState::Open);
+}
+
+#[test]
+fn a_builder_made_anew_gives_a_rule_up_and_keeps_the_seed_and_the_hook() {
+    let told = Arc::new(Mutex::new(0));
+    let log = told.clone();
+    let breaker = builder()
+        .consecutive_failures(1)
+        .on_transition(move |_| *log.lock().unwrap() += 1)
+        .build()
+        .unwrap();
+    breaker.change(|_| builder().volume(3)).unwrap();
+    assert_eq!(breaker.settings().consecutive_failures(), None);
+    settle(&breaker, 2, Verdict::Failure);
+    assert_eq!(
+        (breaker.state(), *told.lock().unwrap()),
+        (CircuitState::Closed, 0)
+    );
+    settle(&breaker, 1, Verdict::Failure);
+    assert_eq!((breaker.state(), *told.lock().unwrap()), (CircuitState::Open, 1));
+    let error = breaker.change(|_| builder().seed(1)).unwrap_err();
+    assert_eq!(error.field(), "seed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_panic_was_caught_has_ended_though_its_future_is_kept() {
+    let breaker = builder()
+        .consecutive_failures(1)
+        .cancelled_after(millis(10))
+        .build()
+        .unwrap();
+    settle(&breaker, 1, Verdict::Failure);
+    advance(SLEEP).await;
+    let mut service = CircuitBreakerLayer::new(breaker.clone()).layer(service_fn(|()| async {
+        sleep(millis(10)).await;
+        if Instant::now().elapsed().is_zero() {
+            panic!("planned");
+        }
+        Ok::<_, io::Error>(())
+    }));
+    let mut call = Box::pin(service.ready().await.unwrap().call(()));
+    assert!((&mut call).now_or_never().is_none());
+    assert!(breaker.admit().is_err(), "the probe is out");
+    advance(millis(20)).await;
+    let mut cx = Context::from_waker(Waker::noop());
+    catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(&mut cx))).unwrap_err();
+    let probe = breaker.admit().unwrap();
+    assert!(probe.is_probe(), "at once");
+    drop(call);
+    probe.settle(Verdict::Success);
+    assert_eq!(
+        (breaker.state(), breaker.counts().cancelled()),
+        (CircuitState::Closed, 1)
+    );
+}
+
+#[test]
+fn a_hook_that_panics_leaves_none_untold() {
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let (log, handle) = (told.clone(), Arc::new(OnceLock::<Breaker>::new()));
+    let own = handle.clone();
+    let breaker = builder()
+        .on_transition(move |transition| {
+            log.lock().unwrap().push(transition.to());
+            if transition.to() == CircuitState::ForcedOpen {
+                // As another thread might at this moment.
+                own.get().unwrap().force(Force::None);
+                panic!("planned");
+            }
+        })
+        .build()
+        .unwrap();
+    handle.set(breaker.clone()).unwrap();
+    let mut transitions = breaker.transitions();
+    catch_unwind(AssertUnwindSafe(|| breaker.force(Force::Open))).unwrap_err();
+    let both = [CircuitState::ForcedOpen, CircuitState::Closed];
+    assert_eq!(*told.lock().unwrap(), both);
+    assert_eq!(causes(&mut transitions), [Cause::Forced, Cause::Forced]);
+}
+
+/// SplitMix64.
+struct Dice(u64);
+
+impl Dice {
+    fn throw(&mut self, sides: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ mixed >> 31) % sides
+    }
+
+    fn one_of<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.throw(of.len() as u64) as usize]
+    }
+
+    /// The least, the most and some between of what can change while calls go on.
+    fn settings(&mut self, from: BreakerBuilder) -> BreakerBuilder {
+        let longest = Duration::from_millis(3);
+        let mut to = from
+            .volume(self.one_of(&[1, 2, 20, 16_777_215]))
+            .error_percent(self.one_of(&[0, 1, 50, 100]))
+            .consecutive_failures(self.one_of(&[1, 3, 1_048_575]))
+            .sleep_window(self.one_of(&[Duration::from_nanos(1), millis(1), millis(2)]))
+            .sleep_jitter(self.one_of(&[0, 50, 100]))
+            .probe_success_percent(self.one_of(&[1, 50, 100]))
+            .probe_lease(self.one_of(&[Duration::from_nanos(1), millis(1), millis(5)]))
+            .cancelled_after(self.one_of(&[Duration::from_nanos(1), millis(1), secs(60)]))
+            .shadow(self.throw(4) == 0);
+        if self.throw(2) == 0 {
+            to = to.sleep_growth(self.one_of(&[1.0, 2.0, f64::MAX]), longest);
+        }
+        if self.throw(2) == 0 {
+            to = to.slow_calls(
+                self.one_of(&[Duration::from_nanos(1), millis(1)]),
+                self.one_of(&[1, 50, 100]),
+            );
+        }
+        to
+    }
+}
+
+/// Threads that do anything with a breaker of extreme settings, which they change as well, with permits that are leaked, a
+/// hook that uses the handle, and another that panics: each transition follows the one before it, subscribers are told
+/// the same, and a dependency that is well again gets its calls within the leases and sleeps that are left.
+/// `BREAKER_SEEDS` asks for more.
+#[test]
+fn whatever_was_done_to_it_a_breaker_of_any_settings_closes_again() {
+    const THREADS: u64 = 3;
+    let asked = std::env::var("BREAKER_SEEDS").ok();
+    let seeds: u64 = asked.map_or(24, |seeds| seeds.parse().unwrap());
+    for seed in 0..seeds {
+        let mut dice = Dice(seed);
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let (log, handle) = (told.clone(), Arc::new(OnceLock::<Breaker>::new()));
+        let own = handle.clone();
+        let mut builder = Breaker::builder("orders")
+            .window(millis(10))
+            .probes(dice.one_of(&[1, 2, 3, 1_000]))
+            .on_transition(move |transition| {
+                let count = {
+                    let mut log = log.lock().unwrap();
+                    log.push((transition.from(), transition.to()));
+                    log.len()
+                };
+                if let Some(own) = own.get() {
+                    let _ = (own.state(), own.counts(), own.admit().map(drop));
+                }
+                assert!(count % 7 != 0, "planned");
+            });
+        if dice.throw(2) == 0 {
+            builder = builder.last_outcomes(dice.one_of(&[1, 2, 100]));
+        }
+        let breaker = dice.settings(builder).build().unwrap();
+        handle.set(breaker.clone()).unwrap();
+        let mut transitions = breaker.transitions();
+        let seen = thread::scope(|scope| {
+            let threads = [(); THREADS as usize].map(|()| {
+                let breaker = &breaker;
+                let mut dice = Dice(dice.throw(u64::MAX));
+                scope.spawn(move || {
+                    let mut held: Vec<Permit> = Vec::new();
+                    for _ in 0..3_000 {
+                        let what = dice.throw(96);
+                        let _ = catch_unwind(AssertUnwindSafe(|| match what {
+                            0 => breaker.reset(),
+                            1 => breaker.force(Force::Open),
+                            2 => breaker.force(Force::Closed),
+                            3..8 => breaker.force(Force::None),
+                            8 => breaker.set_enabled(false),
+                            9..13 => breaker.set_enabled(true),
+                            13..16 => breaker.change(|settings| dice.settings(settings)).unwrap(),
+                            16..60 => held.extend(breaker.admit()),
+                            _ => {
+                                if let Some(permit) = held.pop() {
+                                    match what {
+                                        60..75 => permit.settle(Verdict::Failure),
+                                        75..86 => permit.settle(Verdict::Success),
+                                        86..90 => permit.settle(Verdict::Ignored),
+                                        90..92 => mem::forget(permit),
+                                        _ => drop(permit),
+                                    }
+                                }
+                            }
+                        }));
+                    }
+                    // What is still held is given up, in any order and with the hook that panics.
+                    for permit in held {
+                        let _ = catch_unwind(AssertUnwindSafe(|| drop(permit)));
+                    }
+                })
+            });
+            // Until some were missed.
+            let mut seen = Vec::new();
+            loop {
+                match transitions.next().now_or_never() {
+                    Some(Some(Ok(transition))) => seen.push((transition.from(), transition.to())),
+                    None if threads.iter().any(|thread| !thread.is_finished()) => thread::yield_now(),
+                    _ => break,
+                }
+            }
+            seen
+        });
+        let by_hand = |what: &dyn Fn()| {
+            let _ = catch_unwind(AssertUnwindSafe(what));
+        };
+        by_hand(&|| breaker.set_enabled(true));
+        by_hand(&|| breaker.force(Force::None));
+        breaker
+            .change(|settings| {
+                let settings = settings.sleep_window(millis(1)).sleep_growth(2.0, millis(8));
+                let settings = settings.shadow(false).volume(1).error_percent(100);
+                // The hook gives its probes up at once, which is no failure then.
+                settings.slow_calls(secs(60), 100).cancelled_after(secs(60))
+            })
+            .unwrap();
+        let begun = tokio::time::Instant::now();
+        while breaker.state() != CircuitState::Closed {
+            by_hand(&|| {
+                if let Ok(permit) = breaker.admit() {
+                    permit.settle(Verdict::Success);
+                }
+            });
+            assert!(begun.elapsed() < secs(5), "seed {seed}: {breaker:?}");
+        }
+        let told = told.lock().unwrap().clone();
+        assert!(told.len() > 10, "seed {seed}: {told:?}");
+        assert!(
+            told.windows(2).all(|pair| pair[0].1 == pair[1].0),
+            "seed {seed}: {told:?}"
+        );
+        assert_eq!(told[..seen.len()], seen, "seed {seed}");
+    }
 }

@@ -700,7 +700,7 @@ fn services_and_futures_are_small() {
         (
             "the nest of Spring",
             sizes::<_, Get>(|server| spring().nest(endpoints()).build(server).unwrap()),
-            (696, 2288),
+            (696, 2296),
         ),
     ];
     for (name, (service, future), _) in sizes {

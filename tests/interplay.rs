@@ -27,13 +27,13 @@ use tokio::time::Instant;
 use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_outbound::{
     Nest,
-    balance::{LoadBalanceLayer, WhenEmpty},
+    balance::{Candidates, LoadBalanceLayer, RoundRobin, Rule, WhenEmpty},
     call::{
-        AttemptOutcome, Endpoint, Endpoints, Fault, FaultKind, RetryBudget, Sent, StatusError, Trail,
-        UploadBody,
+        AttemptOutcome, Endpoint, Endpoints, Fault, FaultError, FaultKind, NotRetried, RetryBudget, Sent,
+        StatusError, StatusSet, Trail, UploadBody, Veto,
     },
     observe::RecordTrailLayer,
-    retry::{Backoff, BackoffRetryLayer, Idempotent, IdempotentRetryLayer},
+    retry::{Backoff, BackoffRetryLayer, Idempotent, IdempotentRetryLayer, Jitter},
     timeout::{ExecutionTimeoutLayer, ReadTimeoutLayer},
 };
 fn s(n: u64) -> Duration {
@@ -480,5 +480,295 @@ fn a_call_that_is_dropped_as_its_thread_ends_does_not_abort_the_process() {
         "{:?} {}",
         out.status,
         String::from_utf8_lossy(&out.stderr)
+    );
+}
+
+/// BAL-13.
+#[tokio::test(start_paused = true)]
+async fn each_attempt_is_booked_on_the_server_that_it_went_to_and_none_on_the_one_that_was_chosen_first() {
+    let client = service_fn(|request: Request<UploadBody<Empty<Bytes>>>| async move {
+        if request.uri().host() == Some("a") {
+            pending::<()>().await;
+        }
+        Ok::<_, BoxError>(Response::new(Full::<Bytes>::default()))
+    });
+    let balance = LoadBalanceLayer::new(Endpoints::from_list(["http://a", "http://b"]).unwrap())
+        .rule(RoundRobin::new());
+    let figures = balance.handle();
+    let svc = ServiceBuilder::new()
+        .layer(IdempotentRetryLayer::new(Idempotent::default().next_endpoint(1)))
+        .layer(balance)
+        .layer(ReadTimeoutLayer::new(s(1)).unwrap())
+        .service(client);
+    for _ in 0..5 {
+        let answer = svc.clone().oneshot(Request::new(Empty::new())).await;
+        assert!(answer.is_ok());
+    }
+    let of = |key| {
+        let figures = figures.endpoint(key).unwrap();
+        (figures.failures(), figures.successes())
+    };
+    assert_eq!((of("http://a"), of("http://b")), ((5, 0), (0, 5)));
+}
+
+/// BAL-08.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_cannot_be_reached_costs_no_call_and_next_to_no_retry() {
+    let client = service_fn(|request: Request<Empty<Bytes>>| async move {
+        if request.uri().host() == Some("a") {
+            return Err(BoxError::from(io::Error::from(io::ErrorKind::ConnectionRefused)));
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        Ok(Response::new(Full::<Bytes>::default()))
+    });
+    let calls = async |retry: bool, probed: bool| {
+        let endpoints = Endpoints::from_list(["http://a", "http://b"]).unwrap();
+        if probed {
+            // By something that connects first.
+            endpoints.snapshot().endpoints()[0]
+                .eligibility()
+                .forbid(Veto::Probe);
+        }
+        let balance = LoadBalanceLayer::new(endpoints);
+        let figures = balance.handle();
+        let next = Idempotent::default().next_endpoint(u32::from(retry));
+        let svc = ServiceBuilder::new()
+            .layer(IdempotentRetryLayer::new(next))
+            .layer(balance)
+            .service(client);
+        let mut answered = 0;
+        for _ in 0..100 {
+            answered += u32::from(svc.clone().oneshot(Request::new(Empty::new())).await.is_ok());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        (answered, figures.endpoint("http://a").unwrap().attempts())
+    };
+    assert_eq!(
+        calls(false, true).await,
+        (100, 0),
+        "it is not one of those that are ready"
+    );
+    let (answered, wasted) = calls(true, false).await;
+    assert_eq!(answered, 100);
+    assert!(
+        wasted <= 1,
+        "{wasted} retries in 3 s, which are less than the time to recover"
+    );
+    // The other one is taken for no better until it has answered.
+    let (answered, _) = calls(false, false).await;
+    assert!(answered >= 98, "{answered}");
+}
+
+fn two_endpoints() -> Endpoints {
+    ["a", "b"]
+        .map(|name| Endpoint::new(name).unwrap())
+        .into_iter()
+        .collect()
+}
+
+/// A rule that wants the first, whatever became of it.
+struct First;
+
+impl Rule for First {
+    fn pick(&self, _: &Candidates<'_>) -> Option<usize> {
+        Some(0)
+    }
+
+    fn chooses_alone(&self) -> bool {
+        true
+    }
+}
+
+fn steady(attempts: u32) -> Backoff {
+    let builder = Backoff::builder().attempts(attempts).jitter(Jitter::None);
+    builder.build().unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_endpoint_that_is_picked_over_and_over_is_left_alone_for_the_pauses() {
+    let start = Instant::now();
+    let (tell, told) = std::sync::mpsc::channel();
+    let refuses = service_fn(move |_: Request<Full<Bytes>>| {
+        tell.send(start.elapsed().as_millis()).unwrap();
+        async {
+            Err::<Response<Full<Bytes>>, BoxError>(io::Error::from(io::ErrorKind::ConnectionRefused).into())
+        }
+    });
+    let service = ServiceBuilder::new()
+        .layer(BackoffRetryLayer::new(steady(4)))
+        .layer(LoadBalanceLayer::new(two_endpoints()).rule(First))
+        .service(refuses);
+    let request = Request::get("/").body(Full::default()).unwrap();
+    assert!(service.oneshot(request).await.is_err());
+    assert_eq!(told.try_iter().collect::<Vec<_>>(), [0, 0, 200, 600]);
+}
+
+#[tokio::test]
+async fn an_endpoint_that_asks_to_be_left_alone_is_where_there_is_no_other() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let asks = {
+        let calls = Arc::clone(&calls);
+        service_fn(move |_: Request<Full<Bytes>>| {
+            calls.fetch_add(1, SeqCst);
+            let answer = Response::builder().status(503).header("retry-after", "30");
+            async { Ok::<_, BoxError>(answer.body(Full::<Bytes>::default()).unwrap()) }
+        })
+    };
+    let retries = || {
+        let policy = Idempotent::default().same_endpoint(1).next_endpoint(2);
+        IdempotentRetryLayer::new(policy).retry_statuses(StatusSet::TRANSIENT)
+    };
+    let get = || Request::get("/").body(Full::default()).unwrap();
+    let one: Endpoints = [Endpoint::new("a").unwrap()].into_iter().collect();
+    let balanced = ServiceBuilder::new()
+        .layer(RecordTrailLayer::new())
+        .layer(retries())
+        .layer(LoadBalanceLayer::new(one))
+        .service(asks.clone());
+    let answer = balanced.oneshot(get()).await.unwrap();
+    assert_eq!((answer.status().as_u16(), calls.swap(0, SeqCst)), (503, 1));
+    let reasons: Vec<_> = Trail::on(&answer)
+        .unwrap()
+        .stops()
+        .map(|stop| stop.reason())
+        .collect();
+    assert_eq!(
+        reasons,
+        [NotRetried::RetryAfterTooLong {
+            asked: s(30),
+            limit: s(0)
+        }]
+    );
+    let alone = retries().layer(asks);
+    assert_eq!(alone.oneshot(get()).await.unwrap().status(), 503);
+    assert_eq!(calls.load(SeqCst), 1);
+}
+
+/// By a limit between two layers that retry, of somebody else's.
+#[tokio::test(start_paused = true)]
+async fn a_retry_that_is_given_up_in_its_pause_is_no_attempt() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let refuses = {
+        let calls = Arc::clone(&calls);
+        service_fn(move |_: Request<Full<Bytes>>| {
+            calls.fetch_add(1, SeqCst);
+            async {
+                Err::<Response<Full<Bytes>>, BoxError>(
+                    io::Error::from(io::ErrorKind::ConnectionRefused).into(),
+                )
+            }
+        })
+    };
+    let slow = Backoff::builder()
+        .base(s(5))
+        .max(s(5))
+        .jitter(Jitter::None)
+        .build()
+        .unwrap();
+    let below = BackoffRetryLayer::new(slow).layer(refuses);
+    let service = ServiceBuilder::new()
+        .layer(BackoffRetryLayer::new(steady(3)).attempts_in_call(2).unwrap())
+        .service(service_fn(move |request| {
+            let call = below.clone().oneshot(request);
+            async {
+                tokio::time::timeout(s(1), call)
+                    .await
+                    .unwrap_or_else(|elapsed| Err(elapsed.into()))
+            }
+        }));
+    let request = Request::get("/").body(Full::<Bytes>::default()).unwrap();
+    let error = service.oneshot(request).await.unwrap_err();
+    assert_eq!(calls.load(SeqCst), 2, "{error}");
+    assert_eq!(Trail::of(&*error).unwrap().len(), 2, "{error}");
+}
+
+/// Below, a limit of somebody else's that takes what it gave up for not sent.
+#[tokio::test(start_paused = true)]
+async fn a_post_whose_attempt_was_given_up_is_not_sent_again_whatever_is_said_of_it() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let stalls = {
+        let calls = Arc::clone(&calls);
+        service_fn(move |_: Request<Full<Bytes>>| {
+            calls.fetch_add(1, SeqCst);
+            pending::<Result<Response<Full<Bytes>>, BoxError>>()
+        })
+    };
+    let below = LoadBalanceLayer::new(two_endpoints()).layer(stalls);
+    let service = BackoffRetryLayer::new(steady(3)).layer(service_fn(move |request| {
+        let call = below.clone().oneshot(request);
+        async {
+            let limited = tokio::time::timeout(s(1), call).await;
+            limited.unwrap_or_else(|elapsed| Err(FaultError::unsent(elapsed).into()))
+        }
+    }));
+    let request = Request::post("/").body(Full::<Bytes>::default()).unwrap();
+    let error = service.oneshot(request).await.unwrap_err();
+    assert_eq!((calls.load(SeqCst), Fault::of(&*error).sent()), (1, Sent::Maybe));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_endpoint_that_may_not_be_picked_is_no_other_to_go_to() {
+    let endpoints: Vec<_> = ["a", "b"].map(|name| Endpoint::new(name).unwrap()).into();
+    endpoints[1].eligibility().forbid(Veto::User);
+    let calls = Arc::new(AtomicUsize::new(0));
+    let asks = {
+        let calls = Arc::clone(&calls);
+        service_fn(move |_: Request<Full<Bytes>>| {
+            calls.fetch_add(1, SeqCst);
+            let answer = Response::builder().status(503).header("retry-after", "30");
+            async { Ok::<_, BoxError>(answer.body(Full::<Bytes>::default()).unwrap()) }
+        })
+    };
+    let service = ServiceBuilder::new()
+        .layer(IdempotentRetryLayer::new(Idempotent::default()).retry_statuses(StatusSet::TRANSIENT))
+        .layer(LoadBalanceLayer::new(endpoints.iter().cloned().collect()))
+        .service(asks);
+    let get = || Request::get("/").body(Full::default()).unwrap();
+    assert_eq!(service.clone().oneshot(get()).await.unwrap().status(), 503);
+    assert_eq!(calls.swap(0, SeqCst), 1);
+    endpoints[1].eligibility().allow(Veto::User);
+    assert_eq!(service.oneshot(get()).await.unwrap().status(), 503);
+    assert_eq!(calls.load(SeqCst), 2);
+}
+
+/// A service that is ready once.
+#[derive(Clone, Default)]
+struct ReadyOnce(Arc<AtomicUsize>);
+
+impl Service<Request<Full<Bytes>>> for ReadyOnce {
+    type Response = Response<Full<Bytes>>;
+    type Error = BoxError;
+    type Future = std::future::Ready<Result<Self::Response, BoxError>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(match self.0.load(SeqCst) {
+            0 => Ok(()),
+            _ => Err("not any more".into()),
+        })
+    }
+
+    fn call(&mut self, _: Request<Full<Bytes>>) -> Self::Future {
+        self.0.fetch_add(1, SeqCst);
+        std::future::ready(Err(io::Error::from(io::ErrorKind::ConnectionRefused).into()))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_has_ended_holds_no_token_however_long_its_future_is_kept() {
+    let budget = RetryBudget::default();
+    let retries = BackoffRetryLayer::new(steady(2)).budget(budget.clone());
+    let request = Request::get("/").body(Full::default()).unwrap();
+    let mut service = retries.layer(ReadyOnce::default());
+    let mut call = std::pin::pin!(service.ready().await.unwrap().call(request));
+    let error = call.as_mut().await.unwrap_err();
+    assert!(
+        Trail::of(&*error)
+            .unwrap()
+            .stops()
+            .any(|stop| stop.reason() == NotRetried::NotReady)
+    );
+    assert_eq!(
+        (budget.in_hand(), budget.granted(), budget.available()),
+        (0, 0, 10)
     );
 }

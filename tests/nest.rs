@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn, util::BoxCloneSyncService};
 use tower_outbound::{
     CallsExt, Nest, ServiceBuilderExt,
-    balance::{Candidates, WhenEmpty},
+    balance::{Candidates, RoundRobin, WhenEmpty},
     breaker::Breaker,
     call::{
         BoxError, CircuitState, ConfigError, Endpoint, Endpoints, Fault, FaultKind, LONGEST, NotRetried,
@@ -42,8 +42,9 @@ fn endpoints(names: &[&str]) -> Endpoints {
     names.iter().map(|name| Endpoint::new(*name).unwrap()).collect()
 }
 
-fn builder() -> NestBuilder {
-    Nest::builder("orders", endpoints(&["a:1", "b:1", "c:1"]))
+/// By turns, so that a test can say who is picked next.
+fn builder() -> NestBuilder<RoundRobin> {
+    Nest::builder("orders", endpoints(&["a:1", "b:1", "c:1"])).rule(RoundRobin::new())
 }
 
 fn get() -> Request<Full<Bytes>> {

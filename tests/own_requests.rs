@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_outbound::{
     CallsExt, ServiceBuilderExt,
+    balance::{LoadBalanceLayer, RoundRobin},
     breaker::Breaker,
     call::{
         Addressed, BoxError, CircuitState, Endpoint, Endpoints, ErrorRef, Fault, FaultError, FaultKind,
@@ -132,7 +133,7 @@ async fn a_request_of_ones_own_goes_through_breaker_timeout_bulkhead_retries_and
         .layer(at_most(1))
         .backoff_retry(Backoff::default())
         .idempotent_retry(Idempotent::default())
-        .load_balance(endpoints)
+        .layer(LoadBalanceLayer::new(endpoints).rule(RoundRobin::new()))
         .service(service_fn(move |lookup: Lookup| {
             counter.fetch_add(1, SeqCst);
             async move {

@@ -184,7 +184,10 @@ where
             }
             None => self.next(),
         });
-        scope::current(|scope| scope.set_picked(self.endpoints[picked].clone()));
+        scope::current(|scope| {
+            scope.set_picked(self.endpoints[picked].clone());
+            scope.set_had_a_choice(self.endpoints.len() > 1);
+        });
         self.picks.lock().unwrap().push(picked);
         ready((self.outcome)(picked))
     }

@@ -29,7 +29,7 @@ use tokio::time::{Duration, Instant, sleep};
 use tokio_test::{assert_pending, assert_ready, task};
 use tower::{BoxError, Layer, Service, ServiceExt, service_fn};
 use tower_outbound::{
-    balance::{LoadBalance, LoadBalanceLayer},
+    balance::{LoadBalance, LoadBalanceLayer, RoundRobin},
     breaker::{Breaker, CircuitBreakerLayer, Force},
     call::{
         AttemptOutcome, CallScope, Endpoint, Endpoints, Fault, FaultError, FaultKind, NotRetried, ReadPhase,
@@ -113,7 +113,7 @@ fn stack<F, A>(
     layer: IdempotentRetryLayer<A>,
     endpoints: &[&str],
     servers: &Servers<F>,
-) -> IdempotentRetry<LoadBalance<Servers<F>>, A>
+) -> IdempotentRetry<LoadBalance<Servers<F>, RoundRobin>, A>
 where
     F: Clone + Fn(&str) -> Result<Answer, BoxError>,
     A: Clone,
@@ -122,7 +122,11 @@ where
         .iter()
         .map(|name| Endpoint::new(*name).unwrap())
         .collect();
-    layer.layer(LoadBalanceLayer::new(endpoints).layer(servers.clone()))
+    layer.layer(
+        LoadBalanceLayer::new(endpoints)
+            .rule(RoundRobin::new())
+            .layer(servers.clone()),
+    )
 }
 
 fn at_once(same: u32, next: u32) -> Idempotent {

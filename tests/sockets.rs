@@ -24,6 +24,7 @@ use http_body_util::{BodyExt, Full};
 use tokio::time::Instant;
 use tower_outbound::{
     Nest,
+    balance::RoundRobin,
     call::{BoxError, Endpoint, Fault, FaultKind, NotRetried, OnceBody, ReadPhase, Sent, Trail},
     nest::{HttpNest, NestBuilder},
     retry::{Backoff, Idempotent},
@@ -31,12 +32,14 @@ use tower_outbound::{
 
 const LIMIT: Duration = Duration::from_millis(300);
 
-fn nest(servers: &[&Backend]) -> NestBuilder {
+/// By turns, so that a test can say who is picked next.
+fn nest(servers: &[&Backend]) -> NestBuilder<RoundRobin> {
     let endpoints = servers
         .iter()
         .map(|server| Endpoint::new(server.uri()).unwrap())
         .collect();
     Nest::builder("orders", endpoints)
+        .rule(RoundRobin::new())
         .connect_limit(LIMIT)
         .read_limit(LIMIT)
         .execution_limit(Duration::from_secs(10))
@@ -55,8 +58,8 @@ fn request(method: Method) -> Request<Full<Bytes>> {
         .unwrap()
 }
 
-async fn send(builder: NestBuilder, method: Method) -> Result<StatusCode, BoxError> {
-    let nest: HttpNest<Full<Bytes>> = builder.build_http().unwrap();
+async fn send(builder: NestBuilder<RoundRobin>, method: Method) -> Result<StatusCode, BoxError> {
+    let nest: HttpNest<Full<Bytes>, RoundRobin> = builder.build_http().unwrap();
     nest.send(request(method)).await.map(|response| response.status())
 }
 
@@ -137,7 +140,7 @@ async fn a_call_is_not_said_to_be_unsent_if_an_attempt_before_the_last_one_may_h
     ] {
         let first = Backend::start("first", manner).await.unwrap();
         let last = Backend::start("last", Manner::Refuses).await.unwrap();
-        let nest: HttpNest<Full<Bytes>> = nest(&[&first, &last])
+        let nest: HttpNest<Full<Bytes>, RoundRobin> = nest(&[&first, &last])
             .backoff(Backoff::never())
             .build_http()
             .unwrap();
@@ -243,7 +246,7 @@ async fn a_nest_whose_execution_limit_equals_its_read_limit_still_sends_its_firs
 #[tokio::test]
 async fn an_answer_that_stalls_in_its_body_ends_with_a_read_timeout_and_is_not_sent_again() {
     let (stalls, good) = pair(Manner::StallsInTheBody).await;
-    let nest: HttpNest<Full<Bytes>> = nest(&[&stalls, &good]).build_http().unwrap();
+    let nest: HttpNest<Full<Bytes>, RoundRobin> = nest(&[&stalls, &good]).build_http().unwrap();
     let response = nest.send(request(Method::GET)).await.unwrap();
     let error = response.into_body().collect().await.unwrap_err();
     assert_eq!(Fault::of(&*error).kind(), FaultKind::ReadTimeout(ReadPhase::Body));

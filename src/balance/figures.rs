@@ -7,14 +7,19 @@ use std::sync::{
 
 use tokio::time::{Duration, Instant};
 
+use super::load::{Load, Open, Sample};
 use crate::call::{Attempt, AttemptOutcome, Endpoint, Verdict, scope};
 
-/// The live counters of one endpoint. What has started and has not ended is in flight: there is no counter for that
-/// which could drift, and an attempt costs three additions and two stores.
+/// The live counters of one endpoint. What a pick looks at comes first, in one line of the processor's cache.
 #[derive(Debug, Default)]
-#[repr(align(64))]
+#[repr(C, align(64))]
 pub(super) struct Counters {
-    started: AtomicU64,
+    /// What is in flight: a guard takes back what it has added, so that it cannot drift.
+    load: Load,
+    /// The connection failures in a row, and when the last one of all was, in one word: they are read together.
+    troubles: AtomicU64,
+    /// When it was looked at first. The times here are counted from there, in nanoseconds.
+    since: OnceLock<Instant>,
     successes: AtomicU64,
     failures: AtomicU64,
     ignored: AtomicU64,
@@ -23,10 +28,6 @@ pub(super) struct Counters {
     response_nanos: AtomicU64,
     /// When an attempt started or ended last.
     changed: AtomicU64,
-    /// The connection failures in a row, and when the last one of all was, in one word: they are read together.
-    troubles: AtomicU64,
-    /// When the first attempt started. The times above are counted from there, in nanoseconds.
-    since: OnceLock<Instant>,
 }
 
 /// The lower bits of [`Counters::troubles`] are the count. The others are the time, in microseconds, plus one: zero is
@@ -38,7 +39,9 @@ const LATEST: u64 = u64::MAX >> COUNT_BITS;
 /// How an attempt ended, apart from what its outcome counts as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
-    /// The server, or somebody on the way, had something to say.
+    /// With an answer.
+    Answered,
+    /// The server, or somebody on the way, had something else to say.
     Met,
     /// The server was not reached, or fell silent, or broke the connection.
     ConnectionFailed,
@@ -77,33 +80,50 @@ impl Counters {
     #[inline]
     fn begin(&self, now: Instant) -> u64 {
         let nanos = self.nanos(now);
-        self.started.fetch_add(1, Relaxed);
+        self.load.begin(nanos);
         self.changed.store(nanos, Relaxed);
         nanos
     }
 
+    #[inline]
     pub(super) fn in_flight(&self) -> u64 {
-        self.read().in_flight
+        self.load.in_flight()
+    }
+
+    /// What is under way, and since when.
+    #[inline]
+    pub(super) fn open(&self, now: Instant) -> Open {
+        self.load.open(self.nanos(now))
+    }
+
+    /// How loaded it seems, and the time that goes with it.
+    #[inline]
+    pub(super) fn load(&self, now: Instant) -> (&Load, u64) {
+        (&self.load, self.nanos(now))
     }
 
     pub(super) fn read(&self) -> Figures {
-        let (successes, failures) = (self.successes.load(Relaxed), self.failures.load(Relaxed));
-        let (ignored, abandoned) = (self.ignored.load(Relaxed), self.abandoned.load(Relaxed));
-        let ended = successes + failures + ignored + abandoned;
         Figures {
-            // Other threads count on between the loads.
-            in_flight: self.started.load(Relaxed).saturating_sub(ended),
-            successes,
-            failures,
-            ignored,
-            abandoned,
+            in_flight: self.load.in_flight(),
+            successes: self.successes.load(Relaxed),
+            failures: self.failures.load(Relaxed),
+            ignored: self.ignored.load(Relaxed),
+            abandoned: self.abandoned.load(Relaxed),
             connection_failures: (self.troubles.load(Relaxed) & COUNT) as u32,
             response_nanos: self.response_nanos.load(Relaxed),
         }
     }
 
     #[inline]
-    fn end(&self, verdict: Verdict, end: End, took: u64, nanos: u64) {
+    fn end(&self, verdict: Verdict, end: End, started: u64, took: u64, nanos: u64, decay: f32) {
+        self.load.end(started);
+        let sample = match (verdict, end) {
+            (Verdict::Failure, _) => Sample::Failed,
+            (Verdict::Success, _) | (Verdict::Ignored, End::Answered) => Sample::Took,
+            // It may have been rejected before it came to a server.
+            (Verdict::Ignored, _) => Sample::Nothing,
+        };
+        self.load.sample(sample, took, nanos, decay);
         self.response_nanos.fetch_add(took, Relaxed);
         self.changed.store(nanos, Relaxed);
         if end == End::ConnectionFailed {
@@ -124,8 +144,12 @@ impl Counters {
         counter.fetch_add(1, Relaxed);
     }
 
-    fn abandon(&self, now: Instant) {
-        self.changed.store(self.nanos(now), Relaxed);
+    fn abandon(&self, started: u64, now: Instant, decay: f32) {
+        let nanos = self.nanos(now);
+        self.load.end(started);
+        self.load
+            .sample(Sample::AtLeast, nanos.saturating_sub(started), nanos, decay);
+        self.changed.store(nanos, Relaxed);
         self.abandoned.fetch_add(1, Relaxed);
     }
 }
@@ -224,16 +248,20 @@ pub(super) struct Underway {
     counters: Arc<Counters>,
     /// As the counters have it.
     started: u64,
+    /// Within how many seconds the rule forgets response times.
+    decay: f32,
     /// Is it a part of a call that keeps a trail?
     recorded: bool,
 }
 
 impl InFlight {
-    /// `had_a_choice`: there were other endpoints than this one.
+    /// `decay`: within how many seconds the rule forgets response times. `had_a_choice`: there were other endpoints
+    /// than this one, without a veto.
     pub(super) fn begin(
         endpoint: Endpoint,
         counters: Arc<Counters>,
         started: Instant,
+        decay: f32,
         had_a_choice: bool,
     ) -> Self {
         let started = counters.begin(started);
@@ -241,6 +269,7 @@ impl InFlight {
             endpoint,
             counters,
             started,
+            decay,
             recorded: scope::current(|scope| {
                 scope.set_had_a_choice(had_a_choice);
                 scope.keeps_trail()
@@ -254,8 +283,17 @@ impl InFlight {
         let underway = self.0.take()?;
         let nanos = underway.counters.nanos(now);
         let took = nanos.saturating_sub(underway.started);
-        underway.counters.end(verdict, end, took, nanos);
+        underway
+            .counters
+            .end(verdict, end, underway.started, took, nanos, underway.decay);
         Some(underway)
+    }
+
+    /// Given up.
+    pub(super) fn abandon(mut self, now: Instant) {
+        if let Some(underway) = self.0.take() {
+            underway.counters.abandon(underway.started, now, underway.decay);
+        }
     }
 
     /// Its answer is here, and the verdict will come later. It stays in flight until then, and is no part of the call any
@@ -274,11 +312,15 @@ impl InFlight {
     /// Ends it by a verdict that came later than the answer.
     pub(super) fn end_late(mut self, verdict: Verdict, answered: Instant, now: Instant) {
         if let Some(Underway {
-            counters, started, ..
+            counters,
+            started,
+            decay,
+            ..
         }) = self.0.take()
         {
             let took = counters.nanos(answered).saturating_sub(started);
-            counters.end(verdict, End::Met, took, counters.nanos(now));
+            let nanos = counters.nanos(now);
+            counters.end(verdict, End::Answered, started, took, nanos, decay);
         }
     }
 }
@@ -301,7 +343,7 @@ impl Drop for InFlight {
     fn drop(&mut self) {
         if let Some(underway) = self.0.take() {
             let now = Instant::now();
-            underway.counters.abandon(now);
+            underway.counters.abandon(underway.started, now, underway.decay);
             if !underway.recorded {
                 // Should it be dropped within another call, that one has no part in it.
                 return;
@@ -324,7 +366,7 @@ mod tests {
     fn each_way_of_ending_is_counted_once_and_leaves_nothing_in_flight() {
         let endpoint = Endpoint::new("http://a").unwrap();
         let counters = Arc::new(Counters::default());
-        let begin = || InFlight::begin(endpoint.clone(), counters.clone(), Instant::now(), false);
+        let begin = || InFlight::begin(endpoint.clone(), counters.clone(), Instant::now(), 1.0, false);
         let open = [begin(), begin()];
         assert_eq!(counters.in_flight(), 2);
         for verdict in [Verdict::Success, Verdict::Failure, Verdict::Ignored] {

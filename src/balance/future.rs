@@ -139,7 +139,7 @@ fn ended<T, C: Classify<T>>(
             }
             let verdict = classify.classify(Ok(&response));
             let now = Instant::now();
-            if let Some(ended) = in_flight.end(verdict, End::Met, now) {
+            if let Some(ended) = in_flight.end(verdict, End::Answered, now) {
                 scope::current(|scope| {
                     if scope.trail().is_some() {
                         scope.record_answer(ended.attempt(now, AttemptOutcome::Answered));

@@ -11,7 +11,7 @@ use super::{
     handle::BalanceHandle,
     pick::{Asked, pick},
     roster::{Pool, Roster},
-    rule::{RoundRobin, Rule},
+    rule::{Ewma, Rule},
     service::LoadBalance,
     stats::RibbonStats,
 };
@@ -40,8 +40,8 @@ pub enum WhenEmpty {
 /// Makes [`LoadBalance`] services over one set of endpoints. See the [module](super) for what they do, and for the
 /// defaults.
 ///
-/// The rotation and the figures belong to the layer: its clones, the services it makes and their clones share them.
-pub struct LoadBalanceLayer<R = RoundRobin, C = ByFault> {
+/// The rule and the figures belong to the layer: its clones, the services it makes and their clones share them.
+pub struct LoadBalanceLayer<R = Ewma, C = ByFault> {
     balance: Balance<R, C>,
 }
 
@@ -107,7 +107,7 @@ impl LoadBalanceLayer {
         LoadBalanceLayer {
             balance: Balance {
                 pool: Arc::new(Pool::new(endpoints)),
-                rule: Arc::new(RoundRobin::new()),
+                rule: Arc::new(Ewma::new()),
                 classify: ByFault,
                 settings: Settings {
                     host: HostHeader::default(),
@@ -120,7 +120,7 @@ impl LoadBalanceLayer {
 }
 
 impl<R, C> LoadBalanceLayer<R, C> {
-    /// The rule that chooses. Default: [`RoundRobin`].
+    /// The rule that chooses. Default: [`Ewma`].
     pub fn rule<R2: Rule>(self, rule: R2) -> LoadBalanceLayer<R2, C> {
         let Balance {
             pool,
@@ -234,13 +234,25 @@ impl<R, C> Balance<R, C> {
         }
         let in_flight = {
             let roster = self.pool.roster();
-            let Some(entry) = pick(&*self.rule, &roster, &self.pool.stats, &asked, now) else {
+            let rule = &*self.rule;
+            let Some(entry) = pick(rule, &roster, &self.pool.stats, &request, &asked, now) else {
                 let why = Nowhere::of(&roster);
                 return Start::Nowhere { request, why };
             };
             request.send_to(&entry.endpoint, self.settings.host);
-            let had_a_choice = roster.entries().len() > 1;
-            InFlight::begin(entry.endpoint.clone(), entry.counters.clone(), now, had_a_choice)
+            let decay = rule.decay().as_secs_f32();
+            // Mostly one of the first two says so.
+            let had_a_choice = roster
+                .entries()
+                .iter()
+                .any(|other| !std::ptr::eq(other, entry) && other.endpoint.eligibility().is_eligible());
+            InFlight::begin(
+                entry.endpoint.clone(),
+                entry.counters.clone(),
+                now,
+                decay,
+                had_a_choice,
+            )
         };
         Start::Calling(service.call(request), in_flight)
     }

@@ -32,10 +32,10 @@
 //!
 //! # What is picked
 //!
-//! The [`Rule`] chooses: [`RoundRobin`] unless another is given, [`Random`], [`LeastLoaded`], one of [Ribbon's
-//! seven](rule#ribbons-rules), or one of your own. Its
-//! state and the figures about the endpoints belong to the layer value: all services that it makes, and all their
-//! clones, share one rotation and one count.
+//! The [`Rule`] chooses: [`Ewma`] unless another is given, which goes where an answer is likely to come soonest; [one of the
+//! others](rule), [one of Ribbon's seven](rule#ribbons-rules), or one of your own. Its state and the figures about the
+//! endpoints belong to the layer value: all services that it makes, and all their clones, share one rotation and one count.
+//! Without a service and a clock there is [`Picker`].
 //!
 //! Before the rule is asked, and after it has answered, these hold in this order:
 //!
@@ -76,7 +76,7 @@
 //!
 //! | setting | default | |
 //! | --- | --- | --- |
-//! | [`rule`](LoadBalanceLayer::rule) | [`RoundRobin`] | Ribbon's `RoundRobinRule` |
+//! | [`rule`](LoadBalanceLayer::rule) | [`Ewma`] | the soonest of ten; Ribbon's is [`AvailabilityFiltering`] |
 //! | [`classify`](LoadBalanceLayer::classify) | [`ByFault`](crate::call::ByFault) | an answer is a success; a rejection is neither |
 //! | [`ribbon_stats`](LoadBalanceLayer::ribbon_stats) | Ribbon's: 3 connection failures, 10 s to 30 s | only its rules look at them |
 //! | [`host_header`](LoadBalanceLayer::host_header) | [`OfEndpoint`](crate::call::HostHeader::OfEndpoint) | as Ribbon |
@@ -87,7 +87,9 @@ mod figures;
 mod future;
 mod handle;
 mod layer;
+mod load;
 mod pick;
+mod picker;
 mod roster;
 pub mod rule;
 mod service;
@@ -99,9 +101,11 @@ pub use self::{
     future::LoadBalanceFuture,
     handle::{BalanceHandle, EndpointFigures},
     layer::{LoadBalanceLayer, WhenEmpty},
+    picker::{Picked, Picker},
     rule::{
-        AvailabilityFiltering, BestAvailable, Candidate, Candidates, LeastLoaded, Random, RibbonRoundRobin,
-        RibbonRule, RoundRobin, Rule, WeightedResponseTime, ZoneAvoidance, ZoneAware,
+        AvailabilityFiltering, BestAvailable, Candidate, Candidates, ConsistentHash, Ewma, EwmaBuilder,
+        LeastLoaded, Random, RibbonRoundRobin, RibbonRule, RoundRobin, Rule, WeightedResponseTime,
+        WeightedRoundRobin, ZoneAvoidance, ZoneAware,
     },
     service::LoadBalance,
     stats::{RibbonStats, RibbonStatsBuilder},

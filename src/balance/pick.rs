@@ -7,7 +7,7 @@ use super::{
     rule::{Candidates, Rule},
     stats::RibbonStats,
 };
-use crate::call::{CallScope, Endpoint, scope};
+use crate::call::{Addressed, CallScope, Endpoint, scope};
 
 /// What the call says about its next attempt, read at one look.
 pub(super) struct Asked {
@@ -33,6 +33,7 @@ pub(super) fn pick<'a, R: Rule + ?Sized>(
     rule: &R,
     roster: &'a Roster,
     stats: &RibbonStats,
+    request: &dyn Addressed,
     asked: &Asked,
     now: Instant,
 ) -> Option<&'a Entry> {
@@ -47,7 +48,7 @@ pub(super) fn pick<'a, R: Rule + ?Sized>(
     if stay.is_some() {
         return stay;
     }
-    let all = Candidates::all(roster, stats, now);
+    let all = Candidates::all(roster, stats, request, asked.tried, now);
     let place = if rule.chooses_alone() {
         place(rule, &all)
     } else {
@@ -58,7 +59,7 @@ pub(super) fn pick<'a, R: Rule + ?Sized>(
 
 /// Which endpoints this call should not go to again, as long as there are others.
 #[derive(Debug, Clone, Copy)]
-struct Tried {
+pub(super) struct Tried {
     /// No attempt has failed yet, or the layer above does not mind: there is nothing to look up.
     none: bool,
 }
@@ -70,7 +71,8 @@ impl Tried {
         }
     }
 
-    fn contains(self, endpoint: &Endpoint) -> bool {
+    #[inline]
+    pub(super) fn contains(self, endpoint: &Endpoint) -> bool {
         !self.none && scope::current(|scope| scope.tried().any(|tried| tried.key() == endpoint.key()))
     }
 }

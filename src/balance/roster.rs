@@ -15,7 +15,7 @@ use std::{
 use arc_swap::{ArcSwap, Guard};
 
 use super::{figures::Counters, stats::RibbonStats};
-use crate::call::{Endpoint, Endpoints, Snapshot};
+use crate::call::{Affinity, Endpoint, Endpoints, Snapshot};
 
 /// What a layer and all its services share: the set, and the roster made from it.
 #[derive(Debug)]
@@ -50,6 +50,10 @@ pub(super) struct Entry {
     pub(super) counters: Arc<Counters>,
     /// Which of [`Roster::zones`] it is in.
     pub(super) zone: usize,
+    /// Of its key.
+    pub(super) hash: Affinity,
+    /// Did most of the others come before it?
+    pub(super) late: bool,
 }
 
 impl Pool {
@@ -110,15 +114,35 @@ impl Roster {
     /// An endpoint whose key was in the roster before keeps its counters; those of the others go with the old roster.
     fn new(source: Arc<Snapshot>, old: &[Entry]) -> Self {
         let mut survivors = Survivors::new(old);
-        let entries = source
+        let mut newcomers = Vec::new();
+        let mut entries: Box<[Entry]> = source
             .endpoints()
             .iter()
-            .map(|endpoint| Entry {
-                endpoint: endpoint.clone(),
-                counters: survivors.take(endpoint).unwrap_or_default(),
-                zone: 0,
+            .enumerate()
+            .map(|(place, endpoint)| match survivors.take(endpoint) {
+                Some(before) => Entry {
+                    endpoint: endpoint.clone(),
+                    ..before.clone()
+                },
+                None => {
+                    newcomers.push(place);
+                    Entry {
+                        endpoint: endpoint.clone(),
+                        counters: Arc::default(),
+                        zone: 0,
+                        hash: Affinity::of(endpoint.key()),
+                        late: false,
+                    }
+                }
             })
             .collect();
+        if newcomers.len() * 2 <= entries.len() {
+            for place in newcomers {
+                if let Some(entry) = entries.get_mut(place) {
+                    entry.late = true;
+                }
+            }
+        }
         let mut roster = Roster {
             id: NEXT_ID.fetch_add(1, Relaxed),
             source,
@@ -192,12 +216,12 @@ impl<'a> Survivors<'a> {
         }
     }
 
-    fn take(&mut self, endpoint: &Endpoint) -> Option<Arc<Counters>> {
+    fn take(&mut self, endpoint: &Endpoint) -> Option<&'a Entry> {
         // One further, if the expected one has been taken out.
         for place in [self.next, self.next + 1] {
             if let Some(entry) = self.old.get(place).filter(|entry| entry.endpoint == *endpoint) {
                 self.next = place + 1;
-                return Some(entry.counters.clone());
+                return Some(entry);
             }
         }
         let old = self.old;
@@ -212,7 +236,7 @@ impl<'a> Survivors<'a> {
         {
             self.next += 1;
         }
-        found.map(|entry| entry.counters.clone())
+        found
     }
 }
 
@@ -241,6 +265,7 @@ mod tests {
                     entry.endpoint.clone(),
                     entry.counters.clone(),
                     Instant::now(),
+                    1.0,
                     false,
                 )
             })

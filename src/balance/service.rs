@@ -12,7 +12,7 @@ use super::{
     future::LoadBalanceFuture,
     handle::BalanceHandle,
     layer::{Balance, Start},
-    rule::{RoundRobin, Rule},
+    rule::{Ewma, Rule},
     wait::Waiting,
 };
 use crate::call::{Addressed, BoxError, ByFault, Classify};
@@ -28,7 +28,7 @@ use crate::call::{Addressed, BoxError, ByFault, Classify};
 /// Out of the future: [`NoEndpoint`](crate::call::NoEndpoint), [`NoTimeLeft`](crate::call::NoTimeLeft),
 /// [`NotReady`](crate::call::NotReady) (only after a wait for an endpoint), and the errors of the service below, with
 /// the endpoint that they came from.
-pub struct LoadBalance<S, R = RoundRobin, C = ByFault> {
+pub struct LoadBalance<S, R = Ewma, C = ByFault> {
     inner: S,
     balance: Balance<R, C>,
 }

@@ -258,10 +258,14 @@ impl Circuit {
     /// Switches the breaker on or off. One that is switched on starts afresh.
     pub(super) fn set_enabled(&self, enabled: bool, time: u64) -> Option<Change> {
         if enabled {
-            self.sleep.begin_anew();
-            self.begin(time, Cause::Enabled, |word| {
+            let begun = self.begin(time, Cause::Enabled, |word| {
                 word.is(DISABLED).then(|| word.with_mode(word.mode() & !DISABLED))
-            })
+            });
+            // One that was on goes on, its sleep included.
+            if begun.is_some() {
+                self.sleep.begin_anew();
+            }
+            begun
         } else {
             self.change(Cause::Disabled, |word| {
                 (!word.is(DISABLED)).then(|| word.with_mode(word.mode() | DISABLED))

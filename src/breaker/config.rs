@@ -97,7 +97,8 @@ impl BreakerBuilder {
         }
     }
 
-    /// How many outcomes the window must hold before the circuit can open; 20 by default, at least 1.
+    /// How many outcomes the window must hold before the circuit can open; 20 by default, 1 to
+    /// 16,777,215.
     ///
     /// Hystrix: `circuitBreaker.requestVolumeThreshold`. With fewer calls than this in a window the circuit never
     /// opens, however many of them fail. With [`hystrix`](BreakerBuilder::hystrix) it may be 0.
@@ -284,7 +285,7 @@ impl BreakerBuilder {
         self
     }
 
-    /// The length of the rolling window; 10 s by default, above zero.
+    /// The length of the rolling window; 10 s by default, at least 10 ms.
     ///
     /// Hystrix: `metrics.rollingStats.timeInMilliseconds`. It consists of 10 buckets, the running one included, so an
     /// outcome counts for at least nine tenths of this and never longer than this.
@@ -298,8 +299,8 @@ impl BreakerBuilder {
 
     /// How long a probe may take; 30 s by default, above zero. With [`hystrix`](BreakerBuilder::hystrix) 1 h.
     ///
-    /// One that has not ended by then is given up: the next call is a probe in its place, and its own outcome does
-    /// not count any more. Give more than the longest time that a call below this layer can take. Rounded up to whole
+    /// One that has not ended by then can be replaced: the next call is a probe in its place, and from then on its own
+    /// outcome does not count any more. Give more than the longest time that a call below this layer can take. Rounded up to whole
     /// milliseconds. Hystrix has no such limit, and so can be stuck half-open for good. For 1.5.18 it means nothing, as
     /// another test goes out after the next sleep window.
     pub fn probe_lease(mut self, lease: Duration) -> Self {
@@ -403,6 +404,13 @@ impl BreakerBuilder {
     pub(super) fn with_seed_and_hook_of(mut self, other: &Self) -> Self {
         self.seed = other.seed;
         self.hook = other.hook.clone();
+        self
+    }
+
+    /// With these where it has none, as one that was made anew.
+    pub(super) fn or_seed_and_hook_of(mut self, other: &Self) -> Self {
+        self.seed = self.seed.or(other.seed);
+        self.hook = self.hook.or_else(|| other.hook.clone());
         self
     }
 

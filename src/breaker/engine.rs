@@ -145,6 +145,10 @@ impl Engine {
     pub(super) fn set(&self, settings: &Settings) {
         self.circuit.set(settings);
         self.slow_limit.store(slow_limit(settings), Relaxed);
+        if self.rules.read().is_plain() {
+            // By the plain rules no success was heard of that would have ended the row.
+            self.run.begin_anew();
+        }
         self.rules.set(settings.judge);
     }
 

@@ -3,7 +3,9 @@
 use std::{
     collections::VecDeque,
     fmt,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{Arc, OnceLock, PoisonError},
+    thread,
 };
 
 use tokio::sync::broadcast;
@@ -237,8 +239,10 @@ impl Events {
         })
     }
 
-    /// Tells of all that is not told yet, unless another call of this is about to.
+    /// Tells of all that is not told yet, unless another call of this is about to. Should the hook panic, it is told of
+    /// the others first: those that made them may have left it to this thread.
     pub(super) fn tell(&self) {
+        let mut panicked = None;
         while let Some(transition) = self.with(|queue| {
             if queue.telling {
                 return None;
@@ -247,33 +251,36 @@ impl Events {
             queue.telling = true;
             Some(transition)
         }) {
-            let _turn = Turn(self);
-            tracing::info!(
-                target: "tower_outbound::breaker",
-                breaker = transition.name(),
-                from = %transition.from,
-                to = %transition.to,
-                cause = %transition.cause,
-                shadow = transition.shadow,
-                "circuit breaker changed its state"
-            );
-            // Before the hook, which may panic. An error says that there is no subscriber.
-            if let Some(subscribers) = self.subscribers.get() {
-                let _ = subscribers.send(transition.clone());
-            }
-            if let Some(hook) = &self.hook {
-                hook(&transition);
+            let told = catch_unwind(AssertUnwindSafe(|| self.tell_of(&transition)));
+            self.with(|queue| queue.telling = false);
+            if let Err(panic) = told {
+                panicked.get_or_insert(panic);
             }
         }
+        match panicked {
+            // A second one while this thread unwinds would end the process.
+            Some(panic) if !thread::panicking() => resume_unwind(panic),
+            _ => {}
+        }
     }
-}
 
-/// The turn to tell, given on even when the hook panics.
-struct Turn<'a>(&'a Events);
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.0.with(|queue| queue.telling = false);
+    fn tell_of(&self, transition: &Transition) {
+        tracing::info!(
+            target: "tower_outbound::breaker",
+            breaker = transition.name(),
+            from = %transition.from,
+            to = %transition.to,
+            cause = %transition.cause,
+            shadow = transition.shadow,
+            "circuit breaker changed its state"
+        );
+        // Before the hook, which may panic. An error says that there is no subscriber.
+        if let Some(subscribers) = self.subscribers.get() {
+            let _ = subscribers.send(transition.clone());
+        }
+        if let Some(hook) = &self.hook {
+            hook(transition);
+        }
     }
 }
 

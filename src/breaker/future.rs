@@ -3,6 +3,7 @@
 use std::{
     fmt,
     future::Future,
+    mem,
     pin::Pin,
     task::{Context, Poll, ready},
 };
@@ -78,7 +79,10 @@ where
                 permit,
                 classify,
             } => {
-                let outcome = ready!(inner.poll(cx)).map_err(Into::into);
+                let unwound = GivenUp(permit);
+                let polled = inner.poll(cx);
+                mem::forget(unwound);
+                let outcome = ready!(polled).map_err(Into::into);
                 // Taken before the classifier runs: should that panic, the permit is dropped.
                 if let Some(permit) = permit.take() {
                     settle(permit, classify, &outcome);
@@ -91,6 +95,15 @@ where
                 None => Poll::Pending,
             },
         }
+    }
+}
+
+/// Dropped by a panic alone: the call has ended, though whoever caught the panic may keep its future.
+struct GivenUp<'a>(&'a mut Option<Permit>);
+
+impl Drop for GivenUp<'_> {
+    fn drop(&mut self) {
+        self.0.take();
     }
 }
 

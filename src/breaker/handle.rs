@@ -142,7 +142,14 @@ impl Breaker {
 
     /// Is it plainly closed, is no call on its way, and does nobody else hold it?
     pub(super) fn can_be_dropped(&self) -> bool {
-        self.shard().core.machine.word().is_plainly_closed()
+        let core = &self.shard().core;
+        let is_due_to_open = || match &core.machine {
+            Machine::Ours(_) => false,
+            // By a tick that nobody has noticed yet.
+            Machine::Hystrix(engine) => engine.due(Asker::Call, core.now()).is_some(),
+        };
+        core.machine.word().is_plainly_closed()
+            && !is_due_to_open()
             && Arc::strong_count(&self.shards) == 1
             && self.shards.iter().all(|shard| Arc::strong_count(shard) == 1)
     }
@@ -156,7 +163,8 @@ impl Breaker {
     ///
     /// The closure is given the settings as they are, in a builder, and says what is to be otherwise. Window, state,
     /// figures and permits stay: the next outcome is judged by the new rules, with all that the window holds. A sleep or
-    /// a lease that has begun ends by the new length. Calls that began before [`slow_calls`](BreakerBuilder::slow_calls)
+    /// a lease that has begun ends by the new length. A builder made anew gives up what it does not name, such as a rule;
+    /// seed and hook stay all the same. Calls that began before [`slow_calls`](BreakerBuilder::slow_calls)
     /// or [`cancelled_after`](BreakerBuilder::cancelled_after) were switched on were not timed, and count as before.
     ///
     /// If two threads change settings at once, the later one wins for all settings.
@@ -192,7 +200,7 @@ impl Breaker {
         let core = &self.shard().core;
         // The closure may do anything, so it runs without the lock.
         let before = core.built_by(|builder| builder.clone());
-        let after = change(before.clone());
+        let after = change(before.clone()).or_seed_and_hook_of(&before);
         let settings = before.checked_change(&after)?;
         core.built_by(|builder| {
             core.machine.set(&settings);

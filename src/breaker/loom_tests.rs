@@ -142,7 +142,7 @@ fn open() -> Arc<Watched> {
 
 #[test]
 fn loom_probes_go_out_one_at_a_time_and_one_that_is_given_up_is_not_lost() {
-    explore(3, || {
+    explore(2, || {
         let shared = Arc::new((open(), Past::default()));
         let ask = |lane| move |(watched, past): &(Arc<Watched>, Past)| past.alone(watched.admit(lane, SLEEP));
         threads(&shared, ask(0), ask(1), ask(0));
@@ -155,7 +155,7 @@ fn loom_probes_go_out_one_at_a_time_and_one_that_is_given_up_is_not_lost() {
 
 #[test]
 fn loom_of_three_that_ask_as_the_sleep_ends_one_is_the_probe() {
-    explore(3, || {
+    explore(2, || {
         let shared = Arc::new((open(), Mutex::new(Vec::new())));
         let ask = |lane| {
             move |(watched, out): &(Arc<Watched>, Mutex<Vec<Permit>>)| {
@@ -209,7 +209,7 @@ fn loom_a_probe_whose_lease_has_ended_closes_or_is_replaced_and_never_both() {
 
 #[test]
 fn loom_outcomes_that_end_at_once_are_all_judged() {
-    explore(3, || {
+    explore(2, || {
         let watched = Watched::new(settings(3, None));
         let [one, two, three] = [0, 1, 1].map(|lane| watched.admit(lane, 0).unwrap());
         threads(
@@ -311,7 +311,7 @@ mod engine {
 
     #[test]
     fn loom_each_word_is_left_once() {
-        explore(3, || {
+        explore(2, || {
             let engine = Engine::new(settings(1, None));
             let (word, _) = admit(&engine, 0).unwrap();
             let tripped = fail(&engine, word, 0, 0).unwrap();

@@ -55,14 +55,14 @@
 //!
 //! | setting | default | allowed | meaning |
 //! | --- | --- | --- | --- |
-//! | [`volume`](BreakerBuilder::volume) | 20 | 1 and up | outcomes that the window must hold before the circuit can open |
+//! | [`volume`](BreakerBuilder::volume) | 20 | 1 to 16,777,215 | outcomes that the window must hold before the circuit can open |
 //! | [`error_percent`](BreakerBuilder::error_percent) | 50 | 0 to 100 | share of failures at which it opens, in whole percent, cut |
-//! | [`window`](BreakerBuilder::window) | 10 s | above zero | length of the rolling window, in 10 buckets |
+//! | [`window`](BreakerBuilder::window) | 10 s | 10 ms and up | length of the rolling window, in 10 buckets |
 //! | [`sleep_window`](BreakerBuilder::sleep_window) | 5 s | above zero | how long it rejects before a probe may go out |
 //! | [`sleep_growth`](BreakerBuilder::sleep_growth) | none | factor 1 and up | each sleep window of a row is longer than the one before, up to the longest |
 //! | [`sleep_jitter`](BreakerBuilder::sleep_jitter) | 0 % | 0 to 100 | by up to this share each sleep window is shortened at random |
 //! | [`seed`](BreakerBuilder::seed) | random | | what the random numbers are drawn from |
-//! | [`consecutive_failures`](BreakerBuilder::consecutive_failures) | none | 1 and up | so many failures in a row open it as well |
+//! | [`consecutive_failures`](BreakerBuilder::consecutive_failures) | none | 1 to 1,048,575 | so many failures in a row open it as well |
 //! | [`slow_calls`](BreakerBuilder::slow_calls) | none | above zero, 1 to 100 % | so large a share of slow successes opens it as well |
 //! | [`last_outcomes`](BreakerBuilder::last_outcomes) | none | 1 to 100,000 | the shares among so many last outcomes open it as well |
 //! | [`without_error_percent`](BreakerBuilder::without_error_percent) | no | | the share of failures does not open it |
@@ -90,7 +90,7 @@
 //! | half-open | the probe fails | open, for a full sleep window |
 //! | half-open | the probe is [ignored](crate::call::Verdict::Ignored), dropped or panics | half-open: the next call is a probe, at once |
 //! | half-open | the lease of the probe has ended, and a call comes | half-open: this call is the probe in its place |
-//! | any | a call ends that was admitted before the last change of state, or whose lease has ended | no change; counted as [stale](Counts::stale) |
+//! | any | a call ends that was admitted before the last change of state, or whose probe has been replaced | no change; counted as [stale](Counts::stale) |
 //!
 //! Every outcome is judged as it ends, a success as well. Not counted are rejections, ignored outcomes and calls that
 //! were given up; the latter include calls that an outer timeout drops, so a timeout belongs below this layer, where

@@ -8,6 +8,7 @@ use super::{
     Breaker, Cause,
     engine::{Change, Engine, Gate, More, Settings},
     judge::Judge,
+    tests::traces,
     window::BUCKETS,
     word::Word,
 };
@@ -179,7 +180,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: traces(), failure_persistence: None, ..ProptestConfig::default() })]
 
     /// The rules change as well while calls go on, and what the windows hold stays.
     #[test]
@@ -266,7 +267,7 @@ fn probe_ops() -> impl Strategy<Value = Vec<ProbeOp>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: traces(), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn several_probes_go_out_and_decide_as_a_list_of_places_says(

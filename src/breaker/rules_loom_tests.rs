@@ -8,7 +8,7 @@ use super::{
     Cause, Permit,
     engine::More,
     last::Last,
-    loom_tests::{BOUND, SLEEP, Watched, settings, threads},
+    loom_tests::{SLEEP, Watched, settings, threads},
     run::Run,
 };
 use crate::{
@@ -43,7 +43,7 @@ fn ask(lane: usize) -> impl Fn(&Asked) + Send + 'static {
 
 #[test]
 fn loom_of_three_that_ask_as_the_sleep_ends_as_many_are_probes_as_there_are() {
-    explore(Some(BOUND), || {
+    explore(2, || {
         let shared = Arc::new((open(), Mutex::default()));
         threads(&shared, ask(0), ask(1), ask(1));
         let (watched, out) = &*shared;
@@ -56,7 +56,7 @@ fn loom_of_three_that_ask_as_the_sleep_ends_as_many_are_probes_as_there_are() {
 
 #[test]
 fn loom_a_place_that_is_given_back_is_given_to_one() {
-    explore(Some(BOUND), || {
+    explore(3, || {
         let watched = open();
         let [one, _other] = [0, 1].map(|lane| watched.admit(lane, SLEEP).unwrap());
         let shared = Arc::new((watched, Mutex::default()));
@@ -76,7 +76,7 @@ fn loom_a_place_that_is_given_back_is_given_to_one() {
 #[test]
 fn loom_two_probes_that_end_at_once_decide_once() {
     for (other, state, stale) in [(Failure, Closed, None), (Success, Closed, Some(1))] {
-        explore(Some(BOUND), move || {
+        explore(3, move || {
             let watched = open();
             let [one, two] = [0, 1].map(|lane| watched.admit(lane, SLEEP).unwrap());
             threads(
@@ -100,7 +100,7 @@ fn loom_two_probes_that_end_at_once_decide_once() {
 
 #[test]
 fn loom_two_probes_that_fail_at_once_open_it_once() {
-    explore(Some(BOUND), || {
+    explore(3, || {
         let watched = open();
         let [one, two] = [0, 1].map(|lane| watched.admit(lane, SLEEP).unwrap());
         threads(
@@ -123,7 +123,7 @@ fn loom_two_probes_that_fail_at_once_open_it_once() {
 
 #[test]
 fn loom_the_last_of_three_outcomes_to_be_counted_sees_all_of_them() {
-    explore(Some(BOUND), || {
+    explore(3, || {
         let last = Arc::new((Last::new(3), Mutex::new(Vec::new())));
         let add = |failed| {
             move |(last, seen): &(Last, Mutex<Vec<(u64, u64)>>)| {
@@ -138,7 +138,7 @@ fn loom_the_last_of_three_outcomes_to_be_counted_sees_all_of_them() {
 
 #[test]
 fn loom_the_sums_of_the_last_outcomes_are_theirs_though_they_overtake_each_other_and_a_generation() {
-    explore(Some(BOUND), || {
+    explore(3, || {
         let last = Arc::new(Last::new(1));
         last.add(0, true, true);
         let add = |generation, failed| {
@@ -157,7 +157,7 @@ fn loom_the_sums_of_the_last_outcomes_are_theirs_though_they_overtake_each_other
 
 #[test]
 fn loom_failures_in_a_row_are_all_counted_and_a_success_ends_the_row() {
-    explore(None, || {
+    explore(3, || {
         let run = Arc::new(Run::new());
         threads(
             &run,

@@ -32,6 +32,17 @@ impl Run {
         }
     }
 
+    /// Begins anew, whatever the generation is.
+    pub(super) fn begin_anew(&self) {
+        let mut seen = self.0.load(SeqCst);
+        while let Err(now) = self
+            .0
+            .compare_exchange_weak(seen, seen & !COUNT_MASK, SeqCst, SeqCst)
+        {
+            seen = now;
+        }
+    }
+
     /// Begins anew. Where there was no failure nothing is written.
     #[inline]
     pub(super) fn success(&self, generation: u16) {
@@ -46,10 +57,13 @@ impl Run {
     }
 }
 
-/// Is this generation after that one? They wrap.
+/// How many generations a word may be ahead of a thread that was held up.
+const AHEAD: u16 = 64;
+
+/// Is this generation after that one? They wrap, and a word can lie untouched for half of all generations, so only a
+/// little ahead is ahead.
 pub(super) fn is_later(seen: u64, generation: u16) -> bool {
-    let ahead = (seen as u16).wrapping_sub(generation);
-    ahead != 0 && ahead < 1 << 15
+    (1..=AHEAD).contains(&(seen as u16).wrapping_sub(generation))
 }
 
 #[cfg(test)]

@@ -59,7 +59,9 @@ pub use self::{
     budget::{BudgetSlot, Earned, RetryBudget, RetryBudgetBuilder},
     config::{ConfigError, LONGEST},
     deadline_header::DeadlineHeader,
-    endpoint::{Addressed, Eligibility, Endpoint, EndpointBuilder, HostHeader, TlsName, Veto},
+    endpoint::{
+        Addressed, Affinity, Eligibility, Endpoint, EndpointBuilder, HostHeader, RequestHead, TlsName, Veto,
+    },
     fault::{
         AnswerBodyFailed, AnswerTooLarge, BulkheadFull, CircuitOpen, CircuitState, ConnectTimedOut,
         ExecutionTimedOut, FallbackFailed, FallbackRejected, Fault, FaultError, FaultKind, GrpcError,

@@ -192,11 +192,16 @@ impl CallScope {
     /// Have all attempts of this call, as far as the trail tells, gone to one endpoint, and were there others to pick
     /// from?
     pub fn can_move_on(&self) -> bool {
-        self.had_a_choice
+        self.had_a_choice()
             && self
                 .picked
                 .as_ref()
                 .is_some_and(|picked| self.tried().all(|tried| tried.key() == picked.key()))
+    }
+
+    /// Were there others to pick from than the endpoint that was picked? Not if none was.
+    pub fn had_a_choice(&self) -> bool {
+        self.had_a_choice && self.picked.is_some()
     }
 
     /// Limits how many attempts the whole call may take, counted at the innermost level: each sending of the request
@@ -256,7 +261,13 @@ impl CallScope {
     /// Writes into the trail, starting it if need be. Nothing happens where nobody would read it.
     pub fn record(&mut self, event: impl Into<Event>) {
         if let Journal::Open(trail) = &mut self.journal {
-            let attempt = trail.get_or_insert_default().push(event.into());
+            let event = event.into();
+            // Nobody says of an attempt that was given up how far it came.
+            self.may_have_been_sent |= matches!(
+                &event,
+                Event::Attempt(attempt) if attempt.outcome() == AttemptOutcome::Abandoned
+            );
+            let attempt = trail.get_or_insert_default().push(event);
             self.written = attempt.unwrap_or(self.written);
         }
     }

@@ -11,7 +11,7 @@ use super::{
     settings::Parts,
 };
 use crate::{
-    balance::{LoadBalanceLayer, RoundRobin, Rule, WhenEmpty},
+    balance::{Ewma, LoadBalanceLayer, RoundRobin, Rule, WhenEmpty},
     breaker::{Breaker, CircuitBreakerLayer},
     call::{
         ByFault, ByTrailers, ConfigError, Endpoints, HostHeader, LONGEST, RetryBudget, StatusSet, config,
@@ -45,7 +45,7 @@ const ERROR_BODY: Duration = Duration::from_secs(1);
 /// | [`when_empty`](NestBuilder::when_empty) | a call without an endpoint fails at once |
 #[derive(Debug)]
 #[must_use]
-pub struct NestBuilder<R = RoundRobin> {
+pub struct NestBuilder<R = Ewma> {
     name: String,
     endpoints: Endpoints,
     connect_limit: Duration,
@@ -78,7 +78,7 @@ impl NestBuilder {
             attempts_in_call: None,
             statuses: StatusPolicy::default(),
             breaker: None,
-            rule: RoundRobin::default(),
+            rule: Ewma::new(),
             host_header: HostHeader::default(),
             when_empty: WhenEmpty::default(),
             record_every_call: false,
@@ -155,7 +155,7 @@ impl<R: Rule> NestBuilder<R> {
         self
     }
 
-    /// How an endpoint is chosen. Default: round robin.
+    /// How an endpoint is chosen. Default: [`Ewma`], the one of a few that is likely to answer soonest.
     pub fn rule<R2: Rule>(self, rule: R2) -> NestBuilder<R2> {
         NestBuilder {
             rule,
@@ -239,7 +239,7 @@ impl<R: Rule> NestBuilder<R> {
     ///
     /// ```
     /// use std::sync::Arc;
-    /// use tower_outbound::{Nest, balance::{Random, RibbonRule, RoundRobin, Rule}, call::Endpoints};
+    /// use tower_outbound::{Nest, balance::{Ewma, Random, RibbonRule, RoundRobin, Rule}, call::Endpoints};
     ///
     /// fn told<R: Rule>(rule: R) -> [String; 2] {
     ///     let settings: Vec<_> = Nest::builder("orders", Endpoints::new()).rule(rule).settings().collect();
@@ -248,6 +248,7 @@ impl<R: Rule> NestBuilder<R> {
     ///     })
     /// }
     /// let any: Arc<dyn Rule + Send + Sync> = Arc::new(Random::default());
+    /// assert_eq!(told(Ewma::default()), ["Ewma", "avoided while it fails"]);
     /// assert_eq!(told(RoundRobin::default()), ["RoundRobin", "picked like any other"]);
     /// assert_eq!(told(any), ["a rule of its own", "as the rule says"]);
     /// assert_eq!(told(RibbonRule::ZoneAvoidance.zone_aware()), ["ZoneAware", "as the rule says"]);
@@ -256,6 +257,8 @@ impl<R: Rule> NestBuilder<R> {
         let rule = pointee(std::any::type_name::<R>());
         let tripped = if rule == std::any::type_name::<RoundRobin>() {
             "picked like any other"
+        } else if rule == std::any::type_name::<Ewma>() {
+            "avoided while it fails"
         } else {
             "as the rule says"
         };

@@ -160,7 +160,8 @@ pub trait ServiceBuilderExt<L>: sealed::Sealed + Sized {
         policy: crate::retry::Idempotent,
     ) -> ServiceBuilder<Stack<crate::retry::IdempotentRetryLayer, L>>;
 
-    /// Picks an endpoint for each attempt, by round robin.
+    /// Picks an endpoint for each attempt, by [`Ewma`](crate::balance::Ewma): where an answer is
+    /// likely to come soonest.
     #[cfg(feature = "balance")]
     #[cfg_attr(docsrs, doc(cfg(feature = "balance")))]
     fn load_balance(

@@ -11,7 +11,7 @@ use tower_service::Service;
 
 use super::builder::NestBuilder;
 use crate::{
-    balance::{BalanceHandle, LoadBalance, RoundRobin},
+    balance::{BalanceHandle, Ewma, LoadBalance},
     breaker::{Breaker, CircuitBreaker},
     call::{ByTrailers, Endpoints, PerRequest, RetryBudget},
     classify::{StatusErrorClassifier, StatusPolicy},
@@ -36,12 +36,12 @@ pub(super) type Stack<C, R> = RecordTrail<
 /// A nest over a [`Client`](super::client::Client) for plain `http`, called with `Request<B>`.
 #[cfg(feature = "client")]
 #[cfg_attr(docsrs, doc(cfg(feature = "client")))]
-pub type HttpNest<B, R = RoundRobin> = Nest<super::client::HttpClient<crate::timeout::UploadBody<B>>, R>;
+pub type HttpNest<B, R = Ewma> = Nest<super::client::HttpClient<crate::timeout::UploadBody<B>>, R>;
 
 /// The standard stack, hystrix around feign around ribbon, with safe settings.
 ///
 /// It is a plain `Service<http::Request<B>>` over any client, cheap to clone; all clones share breaker, budget and
-/// rotation. A call goes through these layers, from the outside in:
+/// the figures about the endpoints. A call goes through these layers, from the outside in:
 ///
 /// ```text
 /// RecordTrail             begins the call; puts its trail on the outcome
@@ -67,7 +67,7 @@ pub type HttpNest<B, R = RoundRobin> = Nest<super::client::HttpClient<crate::tim
 /// # Ok::<(), tower_outbound::call::ConfigError>(())
 /// ```
 #[derive(Debug)]
-pub struct Nest<C, R = RoundRobin> {
+pub struct Nest<C, R = Ewma> {
     stack: Stack<C, R>,
     handle: NestHandle,
 }

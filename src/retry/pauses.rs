@@ -116,6 +116,20 @@ impl Pauses {
         self.throttled().map(|scale| self.grown(scale, retry))
     }
 
+    /// The longest there can be, whatever the attempts before ended with.
+    pub(super) fn longest_of_all(&self, retry: u32) -> Duration {
+        let Some(throttled) = self.throttled() else {
+            return self.longest(retry);
+        };
+        if self.jitter == Jitter::Decorrelated {
+            // Each grows from the one before, on whichever scale that was.
+            let base = self.scale.base.max(throttled.base);
+            let max = self.scale.max.max(throttled.max);
+            return self.grown(Scale { base, max }, retry);
+        }
+        self.longest(retry).max(self.grown(throttled, retry))
+    }
+
     /// The pause after this attempt, as far as it is not the server that asks for one.
     pub(super) fn after(&self, failed: &FailedAttempt<'_>) -> Duration {
         let rare = self.rare.as_deref();

@@ -95,6 +95,7 @@ pub struct FailedAttempt<'a> {
     pub(super) moves: u32,
     pub(super) paused: Duration,
     pub(super) can_move_on: bool,
+    pub(super) had_a_choice: bool,
 }
 
 impl<'a> FailedAttempt<'a> {
@@ -136,6 +137,11 @@ impl<'a> FailedAttempt<'a> {
     /// Has the call been to one endpoint alone so far, and did the load balancer below have others to pick from?
     pub fn can_move_on(&self) -> bool {
         self.can_move_on
+    }
+
+    /// Did the load balancer below have others to pick from than the endpoint that failed?
+    pub(super) fn had_a_choice(&self) -> bool {
+        self.had_a_choice
     }
 
     /// May a server have seen the request, in this attempt or in one before it in this call?

@@ -103,6 +103,7 @@ mod tests {
             moves: 0,
             paused: Duration::ZERO,
             can_move_on: false,
+            had_a_choice: true,
         };
         let mut policy = policy.clone();
         Drive::<Request<()>, (), BoxError>::decide(&mut policy, None, None, &failed).map(|_| ())

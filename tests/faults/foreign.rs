@@ -198,6 +198,7 @@ mod reqwest_client {
         let good = Backend::start("good", Manner::Answers(200)).await.unwrap();
         let endpoints = [&refuses, &good].map(|server| Endpoint::new(server.uri()).unwrap());
         let nest = Nest::builder("orders", endpoints.into_iter().collect())
+            .rule(tower_outbound::balance::RoundRobin::new())
             .idempotent(Idempotent::default())
             .backoff(Backoff::never())
             .build(ReqwestClient::new(settings()).unwrap())

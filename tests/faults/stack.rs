@@ -18,6 +18,7 @@ use tokio::net::TcpStream;
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 use tower_outbound::{
     Nest,
+    balance::{LoadBalanceLayer, RoundRobin},
     call::{
         BoxError, ConnectTimedOut, Endpoint, Endpoints, ExecutionTimedOut, Fault, FaultKind, NoTimeLeft,
         ReadPhase, ReadTimedOut, Sent, Trail, UploadBody, chain, scope,
@@ -228,9 +229,10 @@ async fn an_endpoint_that_does_not_become_ready_costs_no_call_and_a_post_goes_to
         }
     });
     let stack = |endpoints: Vec<Endpoint>| {
+        let balance = LoadBalanceLayer::new(endpoints.into_iter().collect::<Endpoints>());
         ServiceBuilder::new()
             .idempotent_retry(Idempotent::default().next_endpoint(1))
-            .load_balance(endpoints.into_iter().collect::<Endpoints>())
+            .layer(balance.rule(RoundRobin::new()))
             .service(channels.clone())
     };
     let answer = stack(vec![a.clone(), b])

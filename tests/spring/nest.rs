@@ -392,7 +392,7 @@ fn both_presets_have_the_same_table_with_values_of_their_own() {
     for (name, safe_value, spring_value) in [
         ("connect limit", "1s", "1s"),
         ("read limit", "5s", "1s"),
-        ("rule", "RoundRobin", "ZoneAvoidanceRule"),
+        ("rule", "Ewma", "ZoneAvoidanceRule"),
         ("next endpoints", "1", "1"),
         (
             "error statuses",

@@ -6,9 +6,15 @@
 //!
 //! | rule | picks | looks at |
 //! | --- | --- | --- |
-//! | [`RoundRobin`] (the default) | one after the other, from the first on | one endpoint |
-//! | [`Random`] | any; it is Ribbon's `RandomRule` as well | one |
+//! | [`Ewma`] (the default) | of ten drawn the one that is likely to answer soonest | ten endpoints |
 //! | [`LeastLoaded`] | of two drawn the one with fewer attempts in flight | two |
+//! | [`RoundRobin`] | one after the other, from the first on | one |
+//! | [`WeightedRoundRobin`] | the same, each as often as its weight says | one |
+//! | [`Random`] | any; it is Ribbon's `RandomRule` as well | one |
+//! | [`ConsistentHash`] | always the same for requests that belong together | a few; all if it must look further |
+//!
+//! None takes a lock, and none looks at more when there are more endpoints; what is worked out for a set is worked out
+//! when it has changed.
 //!
 //! # Ribbon's rules
 //!
@@ -34,17 +40,22 @@
 //! 30 min); weights are worked out anew at once when the set has changed (there it goes round until the 30 s are over);
 //! and nothing spins where no endpoint can be picked.
 
+mod consistent_hash;
 mod dice;
+mod ewma;
 mod least_loaded;
 mod random;
 mod ribbon;
 mod round_robin;
+mod weighted_round_robin;
 
 use std::{fmt, sync::Arc};
 
-use tokio::time::Instant;
+use tokio::time::{Duration, Instant};
 
 pub use self::{
+    consistent_hash::ConsistentHash,
+    ewma::{Ewma, EwmaBuilder},
     least_loaded::LeastLoaded,
     random::Random,
     ribbon::{
@@ -52,18 +63,22 @@ pub use self::{
         ZoneAvoidance, ZoneAware,
     },
     round_robin::RoundRobin,
+    weighted_round_robin::WeightedRoundRobin,
 };
 use super::{
     figures::Figures,
+    load::Load,
+    pick::Tried,
     roster::{Entry, Roster},
     stats::RibbonStats,
 };
-use crate::call::Endpoint;
+use crate::call::{Addressed, Affinity, Endpoint, RequestHead};
 
 /// Chooses among candidates.
 ///
-/// A rule is shared by all services and clones of a layer and is asked on each attempt: state belongs into atomics.
-/// A closure `Fn(&Candidates<'_>) -> usize` is a rule:
+/// A rule is shared by all services and clones of a layer and is asked on each attempt: state belongs into atomics. It
+/// sees the [request](Candidates::request), the [time](Candidates::now), the figures about the endpoints, and [what the
+/// call has tried](Candidate::was_tried). A closure `Fn(&Candidates<'_>) -> usize` is a rule:
 ///
 /// ```
 /// use tower_outbound::balance::{Candidates, LoadBalanceLayer};
@@ -76,6 +91,29 @@ use crate::call::Endpoint;
 /// };
 /// let layer = LoadBalanceLayer::new(Endpoints::new()).rule(best_available);
 /// # drop(layer);
+/// ```
+///
+/// Or a type, where there is state, or something to say of the [decay](Rule::decay):
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_outbound::balance::{Candidates, Rule};
+///
+/// /// Reads go to the fastest, everything else to the first.
+/// struct ReadsSpread;
+///
+/// impl Rule for ReadsSpread {
+///     fn pick(&self, candidates: &Candidates<'_>) -> Option<usize> {
+///         if !candidates.request().is_some_and(|head| head.semantics().is_safe()) {
+///             return Some(0);
+///         }
+///         let times = candidates.iter().map(|candidate| candidate.response_time());
+///         times.enumerate().min_by_key(|&(_, time)| time).map(|(index, _)| index)
+///     }
+///     fn decay(&self) -> Duration {
+///         Duration::from_secs(10)
+///     }
+/// }
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no rule of a balancer",
@@ -97,7 +135,15 @@ pub trait Rule {
     fn chooses_alone(&self) -> bool {
         false
     }
+
+    /// Within what time the [response times](Candidate::response_time) that it looks at are forgotten: after that long
+    /// one of before has a weight of 37 % (1/e). Default: 1 s.
+    fn decay(&self) -> Duration {
+        DECAY
+    }
 }
+
+const DECAY: Duration = Duration::from_secs(1);
 
 #[diagnostic::do_not_recommend]
 impl<F: Fn(&Candidates<'_>) -> usize> Rule for F {
@@ -118,6 +164,11 @@ impl<R: Rule + ?Sized> Rule for Arc<R> {
     fn chooses_alone(&self) -> bool {
         (**self).chooses_alone()
     }
+
+    #[inline]
+    fn decay(&self) -> Duration {
+        (**self).decay()
+    }
 }
 
 /// The endpoints that a [`Rule`] chooses from, in the order of the set.
@@ -125,6 +176,8 @@ impl<R: Rule + ?Sized> Rule for Arc<R> {
 pub struct Candidates<'a> {
     roster: &'a Roster,
     stats: &'a RibbonStats,
+    request: &'a dyn Addressed,
+    tried: Tried,
     now: Instant,
     /// Some: only the entries at these places.
     places: Option<&'a [usize]>,
@@ -135,14 +188,23 @@ pub struct Candidates<'a> {
 pub struct Candidate<'a> {
     entry: &'a Entry,
     stats: &'a RibbonStats,
+    tried: Tried,
     now: Instant,
 }
 
 impl<'a> Candidates<'a> {
-    pub(super) fn all(roster: &'a Roster, stats: &'a RibbonStats, now: Instant) -> Self {
+    pub(super) fn all(
+        roster: &'a Roster,
+        stats: &'a RibbonStats,
+        request: &'a dyn Addressed,
+        tried: Tried,
+        now: Instant,
+    ) -> Self {
         Candidates {
             roster,
             stats,
+            request,
+            tried,
             now,
             places: None,
         }
@@ -171,7 +233,17 @@ impl<'a> Candidates<'a> {
         self.len() == 0
     }
 
-    /// When the attempt starts.
+    /// The head of the request that is to be sent. `None`: it is of a [type](Addressed::head) that shows none.
+    pub fn request(&self) -> Option<RequestHead<'a>> {
+        self.request.head()
+    }
+
+    /// Which requests it [belongs together with](Affinity).
+    pub fn affinity(&self) -> Option<Affinity> {
+        self.request.affinity()
+    }
+
+    /// When the attempt starts. A rule reads no clock.
     pub fn now(&self) -> Instant {
         self.now
     }
@@ -183,6 +255,7 @@ impl<'a> Candidates<'a> {
         Some(Candidate {
             entry,
             stats: self.stats,
+            tried: self.tried,
             now: self.now,
         })
     }
@@ -233,6 +306,55 @@ impl<'a> Candidate<'a> {
     #[inline]
     pub fn in_flight(&self) -> u64 {
         self.entry.counters.in_flight()
+    }
+
+    /// For how long the attempts that are under way to it have been, on average. Zero if there is none.
+    ///
+    /// Nothing is heard of a server that has fallen silent, but this grows.
+    pub fn waiting(&self) -> Duration {
+        Duration::from_secs_f32(self.entry.counters.open(self.now).age)
+    }
+
+    /// The time in which it has answered of late: a mean whose weights fall within the [decay](Rule::decay) of the rule.
+    /// `None`: nothing has ended yet.
+    ///
+    /// An attempt that has [failed](crate::call::Verdict::Failure) counts as four times the mean, and as 250 ms at
+    /// least, so that failing fast looks like no virtue; one that was given up counts if it had waited for longer than
+    /// the mean; an error that counts as neither success nor failure does not count. One that ends after another has a
+    /// weight of a tenth at least.
+    pub fn response_time(&self) -> Option<Duration> {
+        let (load, nanos) = self.entry.counters.load(self.now);
+        let (estimate, _) = load.estimate(nanos)?;
+        Some(Duration::from_secs_f32(estimate))
+    }
+
+    /// Has the call that is being made tried it before, and would go elsewhere if it could?
+    #[inline]
+    pub fn was_tried(&self) -> bool {
+        self.tried.contains(&self.entry.endpoint)
+    }
+
+    /// May it be picked, as far as [vetoes](Endpoint::eligibility) and what the call has tried go?
+    #[inline]
+    fn can_be_had(&self) -> bool {
+        self.entry.endpoint.eligibility().is_eligible() && !self.was_tried()
+    }
+
+    /// How loaded it seems, and the time that goes with it.
+    #[inline]
+    fn load(&self) -> (&'a Load, u64) {
+        self.entry.counters.load(self.now)
+    }
+
+    /// Has it come into a set that others were in before?
+    fn is_late(&self) -> bool {
+        self.entry.late
+    }
+
+    /// Where it stands in the order that a seed gives to all endpoints, whatever set they are in.
+    #[inline]
+    fn rank(&self, seed: u64) -> u64 {
+        self.entry.hash.with(seed).get()
     }
 
     /// The number of its zone.

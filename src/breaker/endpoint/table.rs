@@ -105,7 +105,15 @@ impl Watched {
                 let left = left.map(|left| u64::try_from(left.as_nanos()).unwrap_or(NEVER));
                 Some(left.unwrap_or(LOOK_AGAIN))
             }
-            _ => None,
+            // The circuit may have closed between an earlier look and the veto that followed from it.
+            (CircuitState::Closed | CircuitState::ForcedClosed | CircuitState::Disabled, _) => {
+                cell.allow(Veto::Breaker);
+                None
+            }
+            _ => {
+                cell.forbid(Veto::Breaker);
+                None
+            }
         }
     }
 }
@@ -236,6 +244,7 @@ impl Shared {
         // The closure may do anything, so it runs without the lock.
         let before = self.each().clone();
         let after = change(before.clone()).named(before.breaker_name().clone());
+        let after = after.or_seed_and_hook_of(&before);
         before.checked_change(&after)?;
         *self.each() = after.clone();
         for breaker in self.all(|_, breaker| Some(breaker.clone())) {

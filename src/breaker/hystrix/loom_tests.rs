@@ -52,7 +52,7 @@ fn let_past((_, out): &Asked) -> Vec<Permit> {
 }
 
 fn loom_of_three_that_come_after_a_bad_tick_none_is_let_past(release: HystrixRelease) {
-    explore(3, move || {
+    explore(2, move || {
         let watched = closed(release);
         watched.fail(2, 0);
         let shared = Arc::new((watched, Mutex::default()));
@@ -67,7 +67,7 @@ fn loom_of_three_that_come_after_a_bad_tick_none_is_let_past(release: HystrixRel
 }
 
 fn loom_of_three_that_come_after_the_sleep_one_is_the_trial(release: HystrixRelease) {
-    explore(3, move || {
+    explore(2, move || {
         let shared = Arc::new((open(release), Mutex::default()));
         threads(&shared, ask(0, TRIAL), ask(1, TRIAL), ask(1, TRIAL));
         let out = let_past(&shared);
@@ -122,7 +122,7 @@ fn loom_each_change_is_told_once_in_its_order(release: HystrixRelease) {
 
 /// The beginning of its window must be known by then, though whoever began it may be held up.
 fn loom_a_circuit_that_opens_while_it_is_reset_books_what_ends(release: HystrixRelease) {
-    explore(3, move || {
+    explore(2, move || {
         let watched = closed(release);
         threads(
             &watched,
@@ -178,7 +178,7 @@ fn loom_trials_of_1_5_12_go_out_one_at_a_time_and_one_that_is_given_up_is_not_lo
 /// There a trial that is given up is none, and the next sleep window brings another.
 #[test]
 fn loom_of_1_5_18_each_sleep_window_lets_one_past_though_those_before_are_out() {
-    explore(3, || {
+    explore(2, || {
         let shared = Arc::new((open(V1_5_18), Mutex::default()));
         let next = TRIAL + SLEEP + MILLI;
         threads(&shared, ask(0, TRIAL), ask(1, next), ask(1, next));
@@ -192,7 +192,7 @@ fn loom_of_1_5_18_each_sleep_window_lets_one_past_though_those_before_are_out() 
 
 #[test]
 fn loom_the_trial_of_1_5_12_closes_or_is_replaced_and_never_both() {
-    explore(3, || {
+    explore(2, || {
         let watched = open(V1_5_12);
         let trial = watched.admit(0, TRIAL).unwrap();
         let late = TRIAL + LEASE + MILLI;

@@ -262,6 +262,8 @@ impl<K: Hash + Eq + Clone> Map<K> {
         // The closure may do anything, so it runs without the lock.
         let before = self.write().each.clone();
         let after = change(before.clone()).named(before.breaker_name().clone());
+        // They may be those of another builder.
+        let after = after.lanes(LANES).or_seed_and_hook_of(&before);
         before.checked_change(&after)?;
         let mut writer = self.write();
         writer.each = after.clone();

@@ -4,14 +4,14 @@ use std::{borrow::Cow, fmt};
 
 use http::Request;
 
-/// Host and port of the request, as they stand in its address. None in a request without.
+/// Host and port of the request, as they stand in its address, without a user and a password: the key stands in errors and
+/// events. None in a request without.
 ///
 /// A key for [`KeyedBreakerLayer`](super::KeyedBreakerLayer).
 pub fn by_authority<B>(request: &Request<B>) -> Option<Cow<'_, str>> {
-    request
-        .uri()
-        .authority()
-        .map(|authority| Cow::Borrowed(authority.as_str()))
+    let authority = request.uri().authority()?.as_str();
+    let host_and_port = authority.rsplit_once('@').map_or(authority, |(_, after)| after);
+    Some(Cow::Borrowed(host_and_port))
 }
 
 /// The [`Route`] in the extensions of the request. None in a request without.

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use http::{HeaderValue, Request, Uri, header::HOST, uri::PathAndQuery};
+use http::{Extensions, HeaderMap, HeaderValue, Method, Request, Uri, header::HOST, uri::PathAndQuery};
 
 use super::Endpoint;
+use crate::call::{IDEMPOTENCY_KEY, Semantics};
 
 /// Which `Host` header a request to an endpoint carries.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -39,6 +40,94 @@ impl TlsName {
     }
 }
 
+/// What requests that belong together have in common: a user, a session, a shard. Rules that keep such requests on one
+/// endpoint go by it, as the balancer's `ConsistentHash` does.
+///
+/// Of an `http::Request` it is what stands in the extensions:
+///
+/// ```
+/// use tower_outbound::call::{Addressed, Affinity};
+///
+/// let request = http::Request::get("/cart").extension(Affinity::of("user-17")).body(())?;
+/// assert_eq!(request.affinity(), Some(Affinity::of("user-17")));
+/// # Ok::<(), http::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Affinity(u64);
+
+impl Affinity {
+    /// Of requests that have these bytes in common. It is the same in all processes and versions.
+    pub fn of(key: impl AsRef<[u8]>) -> Self {
+        // FNV-1a, and the last step of SplitMix64, since FNV hardly spreads the last bytes.
+        let fnv = key
+            .as_ref()
+            .iter()
+            .fold(0xcbf2_9ce4_8422_2325, |hash: u64, &byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+            });
+        Affinity(fnv).with(0)
+    }
+
+    /// Another one, that this and a number determine.
+    pub fn with(self, number: u64) -> Self {
+        let mut hash = (self.0 ^ number).wrapping_add(0x9e37_79b9_7f4a_7c15);
+        hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        Affinity(hash ^ (hash >> 31))
+    }
+
+    /// As a number. All are as likely as one another.
+    pub fn get(self) -> u64 {
+        self.0
+    }
+}
+
+/// The head of a request, before an endpoint is written into it.
+#[derive(Debug, Clone, Copy)]
+pub struct RequestHead<'a> {
+    method: &'a Method,
+    uri: &'a Uri,
+    headers: &'a HeaderMap,
+    extensions: &'a Extensions,
+}
+
+impl<'a> RequestHead<'a> {
+    /// Of a request whose parts these are.
+    pub fn new(method: &'a Method, uri: &'a Uri, headers: &'a HeaderMap, extensions: &'a Extensions) -> Self {
+        RequestHead {
+            method,
+            uri,
+            headers,
+            extensions,
+        }
+    }
+
+    /// The method.
+    pub fn method(&self) -> &'a Method {
+        self.method
+    }
+
+    /// The address, as the caller has written it.
+    pub fn uri(&self) -> &'a Uri {
+        self.uri
+    }
+
+    /// The headers.
+    pub fn headers(&self) -> &'a HeaderMap {
+        self.headers
+    }
+
+    /// The extensions.
+    pub fn extensions(&self) -> &'a Extensions {
+        self.extensions
+    }
+
+    /// What sending it twice may do.
+    pub fn semantics(&self) -> Semantics {
+        Semantics::of(self.method).keyed(self.headers.contains_key(IDEMPOTENCY_KEY))
+    }
+}
+
 /// A request whose destination can be written into it.
 ///
 /// Implemented for `http::Request<B>`: scheme and authority become the endpoint's, path and query stay, and the
@@ -51,9 +140,32 @@ impl TlsName {
 pub trait Addressed {
     /// Makes this endpoint the destination.
     fn send_to(&mut self, endpoint: &Endpoint, host: HostHeader);
+
+    /// What the rule of a balancer may look at. Default: nothing.
+    fn head(&self) -> Option<RequestHead<'_>> {
+        None
+    }
+
+    /// Which requests it belongs together with. Default: none.
+    fn affinity(&self) -> Option<Affinity> {
+        None
+    }
 }
 
 impl<B> Addressed for Request<B> {
+    fn head(&self) -> Option<RequestHead<'_>> {
+        Some(RequestHead::new(
+            self.method(),
+            self.uri(),
+            self.headers(),
+            self.extensions(),
+        ))
+    }
+
+    fn affinity(&self) -> Option<Affinity> {
+        self.extensions().get().copied()
+    }
+
     fn send_to(&mut self, endpoint: &Endpoint, host: HostHeader) {
         let mut parts = std::mem::take(self.uri_mut()).into_parts();
         match host {

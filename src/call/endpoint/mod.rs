@@ -9,7 +9,7 @@ mod set;
 #[cfg(feature = "endpoints")]
 pub use self::set::{Endpoints, Snapshot};
 pub use self::{
-    address::{Addressed, HostHeader, TlsName},
+    address::{Addressed, Affinity, HostHeader, RequestHead, TlsName},
     eligibility::{Eligibility, Veto},
     one::{Endpoint, EndpointBuilder},
 };

@@ -11,7 +11,15 @@ use std::collections::VecDeque;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 const HEADERS: u8 = 1;
+const PUSH_PROMISE: u8 = 5;
 const GOAWAY: u8 = 7;
+const CONTINUATION: u8 = 9;
+
+/// The flag of the last frame of a block of fields.
+const END_HEADERS: u8 = 4;
+
+/// The shortest GOAWAY there is. An h2 client ends the connection by itself on a shorter one.
+const GOAWAY_LENGTH: usize = 8;
 
 /// The head of a frame, and the first field of a GOAWAY.
 const HEAD: usize = 9;
@@ -163,6 +171,8 @@ struct Frames {
     filled: usize,
     /// What is left of the payload of the frame whose head was read.
     rest: usize,
+    /// Is a block of fields under way? Only more of it may come until its end.
+    in_block: bool,
 }
 
 impl Frames {
@@ -186,18 +196,22 @@ impl Frames {
     }
 
     fn head_is_read(&mut self, found: &mut impl FnMut(Frame)) {
-        let [l0, l1, l2, kind, _, s0, s1, s2, s3, last @ ..] = self.head;
+        let [l0, l1, l2, kind, flags, s0, s1, s2, s3, last @ ..] = self.head;
+        let stream = number([s0, s1, s2, s3]);
         let length = u32::from_be_bytes([0, l0, l1, l2]) as usize;
         let field = HEAD_AND_LAST - HEAD;
         if self.filled == HEAD_AND_LAST {
             found(Frame::GoAway(number(last)));
             self.rest = length - field;
-        } else if kind == GOAWAY && length >= field {
-            // Its last stream is still to be read.
+        } else if kind == GOAWAY && length >= GOAWAY_LENGTH && stream == 0 && !self.in_block {
+            // Its last stream is still to be read. One that is not as it has to be proves nothing.
             return;
         } else {
             if kind == HEADERS {
-                found(Frame::Headers(number([s0, s1, s2, s3])));
+                found(Frame::Headers(stream));
+            }
+            if matches!(kind, HEADERS | PUSH_PROMISE | CONTINUATION) {
+                self.in_block = flags & END_HEADERS == 0;
             }
             self.rest = length;
         }
@@ -217,9 +231,13 @@ mod tests {
     use super::*;
 
     fn frame(kind: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+        flagged(kind, END_HEADERS, stream, payload)
+    }
+
+    fn flagged(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
         let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
         let mut frame = length[1..].to_vec();
-        frame.extend([kind, 0]);
+        frame.extend([kind, flags]);
         frame.extend(stream.to_be_bytes());
         frame.extend(payload);
         frame
@@ -303,10 +321,15 @@ mod tests {
     }
 
     #[test]
-    fn a_goaway_that_is_too_short_is_passed_over() {
+    fn a_goaway_that_is_not_as_it_has_to_be_is_passed_over() {
         let mut protocol = speaks(&[(1, 10)]);
         let streams = protocol.streams().unwrap();
         assert_eq!(streams.read(&frame(GOAWAY, 0, &[0; 3])), None);
+        assert_eq!(streams.read(&frame(GOAWAY, 0, &[0; 7])), None, "no code");
+        assert_eq!(streams.read(&frame(GOAWAY, 1, &[0; 8])), None, "of a stream");
+        assert_eq!(streams.read(&flagged(HEADERS, 0, 1, b"fields")), None);
+        assert_eq!(streams.read(&go_away(0)), None, "amid the fields of an answer");
+        assert_eq!(streams.read(&frame(CONTINUATION, 1, b"more")), None);
         assert_eq!(streams.read(&go_away(1)), Some(LeftAlone::After(10)));
     }
 

@@ -3,6 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use arc_swap::ArcSwap;
+use tokio::time::Duration;
 
 use super::{
     super::{Candidates, Rule, dice::Dice},
@@ -136,6 +137,10 @@ impl<R: Rule> Rule for ZoneAware<R> {
 
     fn chooses_alone(&self) -> bool {
         self.all.chooses_alone()
+    }
+
+    fn decay(&self) -> Duration {
+        self.all.decay()
     }
 }
 

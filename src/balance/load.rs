@@ -1,0 +1,256 @@
+//! How loaded an endpoint seems: what is under way to it, and how fast it has answered of late.
+//!
+//! Each fact that must be read as a whole is one word, so that a look at an endpoint is two loads and no lock. Times are
+//! nanoseconds from a beginning that the owner keeps.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// A failure counts as an answer that took this many times the estimate, ...
+const FAILURE_FACTOR: f32 = 4.0;
+/// ... and as no faster than this, in seconds. Without that a server which fails at once looks like the best.
+const FAILURE_LEAST: f32 = 0.25;
+/// The least weight of one answer: many that come at once count as more than the time between them.
+const LEAST_WEIGHT: f32 = 0.1;
+
+/// The attempts that are under way: how many in the lower bits, the sum of their starts in the upper ones. What is
+/// too much for those is dropped, and taking a start away again is exact all the same.
+const COUNT_BITS: u32 = 20;
+const COUNT: u64 = (1 << COUNT_BITS) - 1;
+/// Starts are kept in units of 2^14 ns, which is 16 us: the sum is good for nine years of waiting.
+const UNIT_BITS: u32 = 14;
+const UNIT_SECS: f32 = (1_u64 << UNIT_BITS) as f32 / 1e9;
+const SUM: u64 = u64::MAX >> COUNT_BITS;
+
+/// Times of samples are kept in units of 2^20 ns, which is about a millisecond; they come round in 52 days.
+const TICK_BITS: u32 = 20;
+const TICK_SECS: f32 = (1_u64 << TICK_BITS) as f32 / 1e9;
+
+#[derive(Debug, Default)]
+pub(super) struct Load {
+    open: AtomicU64,
+    /// The estimate in seconds, as `f32`, in the upper half; the tick of the last sample in the lower one. Zero: none.
+    estimate: AtomicU64,
+    /// When it joined others that had been asked before, plus one. Zero: it did not.
+    joined: AtomicU64,
+}
+
+/// How an attempt shows in the estimate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sample {
+    /// It took that long.
+    Took,
+    /// It took at least that long.
+    AtLeast,
+    /// It failed.
+    Failed,
+    /// It says nothing about the server.
+    Nothing,
+}
+
+/// What is under way.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Open {
+    pub(super) count: u64,
+    /// For how long on average, in seconds.
+    pub(super) age: f32,
+}
+
+impl Load {
+    #[inline]
+    pub(super) fn begin(&self, nanos: u64) {
+        self.open.fetch_add(start(nanos), Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn end(&self, started: u64) {
+        self.open.fetch_sub(start(started), Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn in_flight(&self) -> u64 {
+        self.open.load(Relaxed) & COUNT
+    }
+
+    #[inline]
+    pub(super) fn open(&self, nanos: u64) -> Open {
+        let open = self.open.load(Relaxed);
+        let count = open & COUNT;
+        if count == 0 {
+            return Open { count, age: 0.0 };
+        }
+        let ages = (count.wrapping_mul(nanos >> UNIT_BITS)).wrapping_sub(open >> COUNT_BITS) & SUM;
+        // Somebody may have read the clock after us and started before.
+        let ages = if ages > SUM / 2 { 0 } else { ages };
+        Open {
+            count,
+            age: ages as f32 * UNIT_SECS / count as f32,
+        }
+    }
+
+    /// The time in which it answers, in seconds, and since when that has not been looked at. None: it has not been
+    /// asked.
+    #[inline]
+    pub(super) fn estimate(&self, nanos: u64) -> Option<(f32, f32)> {
+        let word = self.estimate.load(Relaxed);
+        (word != 0).then(|| (seconds(word), idle(word, nanos)))
+    }
+
+    /// Supposes an estimate where there is none.
+    pub(super) fn suppose(&self, estimate: f32, nanos: u64) {
+        let word = pack(estimate, nanos);
+        let _ = self.estimate.compare_exchange(0, word, Relaxed, Relaxed);
+    }
+
+    /// It has joined others now.
+    pub(super) fn join(&self, nanos: u64) {
+        let _ = self.joined.compare_exchange(0, nanos + 1, Relaxed, Relaxed);
+    }
+
+    /// For how long it has been with the others, in seconds. None: always.
+    #[inline]
+    pub(super) fn since_joined(&self, nanos: u64) -> Option<f32> {
+        let joined = self.joined.load(Relaxed).checked_sub(1)?;
+        Some(nanos.saturating_sub(joined) as f32 / 1e9)
+    }
+
+    /// It will not be looked at any more as one that has joined.
+    pub(super) fn settle(&self) {
+        self.joined.store(0, Relaxed);
+    }
+
+    /// An attempt has ended that took so many nanoseconds. An estimate is forgotten within `decay` seconds.
+    #[inline]
+    pub(super) fn sample(&self, sample: Sample, took: u64, nanos: u64, decay: f32) {
+        if sample == Sample::Nothing {
+            return;
+        }
+        let took = (took as f32 / 1e9).max(f32::MIN_POSITIVE);
+        let next = |word: u64| {
+            if word == 0 {
+                let first = if sample == Sample::Failed {
+                    took.max(FAILURE_LEAST)
+                } else {
+                    took
+                };
+                return Some(pack(first, nanos));
+            }
+            let before = seconds(word);
+            let took = match sample {
+                Sample::AtLeast if took <= before => return None,
+                Sample::Failed => took.max(before * FAILURE_FACTOR).max(FAILURE_LEAST),
+                _ => took,
+            };
+            let weight = (1.0 - (-idle(word, nanos) / decay).exp()).max(LEAST_WEIGHT);
+            Some(pack(before + weight * (took - before), nanos))
+        };
+        let _ = self.estimate.fetch_update(Relaxed, Relaxed, next);
+    }
+}
+
+fn start(nanos: u64) -> u64 {
+    ((nanos >> UNIT_BITS) << COUNT_BITS) + 1
+}
+
+fn pack(estimate: f32, nanos: u64) -> u64 {
+    let tick = (nanos >> TICK_BITS) as u32;
+    u64::from(estimate.max(f32::MIN_POSITIVE).to_bits()) << 32 | u64::from(tick)
+}
+
+fn seconds(word: u64) -> f32 {
+    f32::from_bits((word >> 32) as u32)
+}
+
+fn idle(word: u64, nanos: u64) -> f32 {
+    let ticks = ((nanos >> TICK_BITS) as u32).wrapping_sub(word as u32);
+    // Somebody may have read the clock before us and written after.
+    let ticks = if ticks > u32::MAX / 2 { 0 } else { ticks };
+    ticks as f32 * TICK_SECS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn near(left: f32, right: f32) -> bool {
+        (left - right).abs() < 0.001
+    }
+
+    #[test]
+    fn the_mean_age_is_that_of_what_is_under_way() {
+        let load = Load::default();
+        assert_eq!(load.in_flight(), 0);
+        load.begin(100 * MS);
+        load.begin(200 * MS);
+        load.begin(600 * MS);
+        let open = load.open(1_000 * MS);
+        assert_eq!(open.count, 3);
+        assert!(near(open.age, 0.7), "{open:?}");
+        load.end(100 * MS);
+        assert!(near(load.open(1_000 * MS).age, 0.6));
+        load.end(200 * MS);
+        load.end(600 * MS);
+        assert_eq!(load.open(1_000 * MS).count, 0);
+        assert_eq!(load.open.load(Relaxed), 0, "nothing is left over");
+    }
+
+    #[test]
+    fn a_clock_that_was_read_before_makes_no_age() {
+        let load = Load::default();
+        load.begin(500 * MS);
+        assert_eq!(load.open(499 * MS).age, 0.0);
+    }
+
+    #[test]
+    fn ages_are_right_after_the_sum_has_overflowed() {
+        let load = Load::default();
+        let year = 365 * 24 * 3_600 * 1_000 * MS;
+        for _ in 0..30 {
+            load.begin(year);
+        }
+        let open = load.open(year + 2_000 * MS);
+        assert_eq!(open.count, 30);
+        assert!(near(open.age, 2.0), "{open:?}");
+    }
+
+    #[test]
+    fn an_estimate_follows_answers_and_forgets_within_the_decay() {
+        let load = Load::default();
+        assert!(load.estimate(0).is_none());
+        load.sample(Sample::Took, 100 * MS, 0, 1.0);
+        assert!(near(load.estimate(0).unwrap().0, 0.1));
+        load.sample(Sample::Took, 200 * MS, 0, 1.0);
+        assert!(near(load.estimate(0).unwrap().0, 0.11), "a tenth, if at once");
+        load.sample(Sample::Took, 10 * MS, 20_000 * MS, 1.0);
+        let (estimate, idle) = load.estimate(23_000 * MS).unwrap();
+        assert!(near(estimate, 0.01) && near(idle, 3.0), "{estimate} {idle}");
+    }
+
+    #[test]
+    fn a_failure_counts_as_a_slow_answer_and_what_was_given_up_as_no_faster_than_it_was() {
+        let load = Load::default();
+        load.sample(Sample::Failed, MS, 0, 1.0);
+        assert!(near(load.estimate(0).unwrap().0, FAILURE_LEAST));
+        load.sample(Sample::AtLeast, MS, 0, 1.0);
+        load.sample(Sample::Nothing, MS, 0, 1.0);
+        assert!(near(load.estimate(0).unwrap().0, FAILURE_LEAST));
+        load.sample(Sample::AtLeast, 1_250 * MS, 0, 1.0);
+        assert!(near(load.estimate(0).unwrap().0, 0.35));
+        load.sample(Sample::Failed, MS, 0, 1.0);
+        assert!(near(load.estimate(0).unwrap().0, 0.35 + 0.1 * 3.0 * 0.35));
+    }
+
+    #[test]
+    fn a_supposed_estimate_does_not_replace_a_known_one() {
+        let load = Load::default();
+        load.suppose(0.02, 0);
+        load.suppose(0.03, 0);
+        assert!(near(load.estimate(0).unwrap().0, 0.02));
+        load.join(5 * MS);
+        load.join(6 * MS);
+        assert!(near(load.since_joined(1_005 * MS).unwrap(), 1.0));
+        load.settle();
+        assert!(load.since_joined(1_005 * MS).is_none());
+    }
+}
