@@ -215,6 +215,21 @@
 //! the clock at each step, and once in an interval a call sums the window up; after a while without calls the next one does so
 //! for each tick that has passed, at most for those of two windows, and allocates for it.
 //!
+//! A rejection reads the clock twice, and allocates its error. In one run on two cores that had other work to do, around a
+//! service that does nothing, all rounded:
+//!
+//! | nanoseconds a call | closed | closed, two threads at once | open: rejected | half-open: the first call |
+//! | --- | --- | --- | --- | --- |
+//! | this one | 120 | 150 | 300 | 810 |
+//! | tower-resilience 0.13.0 | 410 | 900 and more | 150 | 480 |
+//! | seatbelt 0.11.0 | 120 | 410 | 70 | 760 |
+//! | failsafe 1.3.0, no tower layer | 120 | 230 | 60 | 190 |
+//! | recloser 1.4.0, no tower layer | 12 | 60 | 50 | 190 |
+//!
+//! `benches/peers/breakers.md` in the repository says how that was measured, what is behind it, and how many instructions
+//! it is. The first call of a half-open circuit is the probe. Recloser needs no clock while it is closed, as it judges the
+//! last calls and not those of a time.
+
 mod circuit;
 mod config;
 #[cfg(feature = "endpoints")]

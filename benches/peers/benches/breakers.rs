@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cargo bench --manifest-path benches/peers/Cargo.toml
-//! valgrind --tool=none … breakers --calls <name> <closed|open> <how many>
+//! valgrind --tool=callgrind <the binary of it> --calls <name> <closed|open> <how many>
 //! ```
 //!
 //! The second form makes so many calls and nothing else, so that their instructions can be counted: as the difference
@@ -13,6 +13,7 @@
 
 #![allow(missing_docs, reason = "criterion's macros make items without")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a bench fails by panicking")]
+#![allow(clippy::disallowed_methods, reason = "sleeping blocks nobody here")]
 
 use std::{
     fmt,
@@ -22,7 +23,7 @@ use std::{
     sync::Barrier,
     task::{Context, Poll, Waker},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use criterion::{BenchmarkGroup, Criterion, criterion_group, measurement::WallTime};
@@ -33,6 +34,7 @@ use seatbelt::{
     breaker::{Breaker as Seatbelt, HalfOpenMode},
 };
 use tick::Clock;
+use tokio::time::Instant;
 use tower::{Layer, Service, service_fn};
 use tower_outbound::breaker::{Breaker, CircuitBreakerLayer};
 use tower_resilience::circuitbreaker::CircuitBreakerLayer as ResilienceLayer;
@@ -111,7 +113,7 @@ fn resilience(sleep: Duration) -> impl Call {
 }
 
 fn seatbelt(sleep: Duration) -> impl Call {
-    let context: ResilienceContext<u64, Outcome> = ResilienceContext::new(&Clock::new_tokio());
+    let context: ResilienceContext<u64, Outcome> = ResilienceContext::new(Clock::new_tokio());
     let layer = Seatbelt::layer("bench", &context)
         .min_throughput(VOLUME)
         .failure_threshold(0.5)
@@ -160,7 +162,7 @@ fn open<C: Call>(build: impl Fn(Duration) -> C) -> C {
     call
 }
 
-/// How long so many calls take, each of which is the probe of a circuit of its own, and closes it.
+/// How long so many calls take, each of which is the first after the sleep window of a circuit of its own.
 fn probes<C: Call>(build: impl Fn(Duration) -> C, mut calls: u64) -> Duration {
     let mut took = Duration::ZERO;
     while calls > 0 {
