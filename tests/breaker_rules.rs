@@ -974,7 +974,7 @@ fn whatever_was_done_to_it_a_breaker_of_any_settings_closes_again() {
                 settings.slow_calls(secs(60), 100).cancelled_after(secs(60))
             })
             .unwrap();
-        let begun = tokio::time::Instant::now();
+        let begun = Instant::now();
         while breaker.state() != CircuitState::Closed {
             by_hand(&|| {
                 if let Ok(permit) = breaker.admit() {

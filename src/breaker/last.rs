@@ -160,6 +160,20 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_that_was_held_up_puts_back_what_a_later_generation_has_left_in_its_place() {
+        let last = Last::new(1);
+        add(&last, 7, false, false);
+        // Taken by the next generation after this one was counted.
+        let later = 8 << GENERATION | TAKEN | FAILED;
+        last.places[0].store(later, SeqCst);
+        assert_eq!(add(&last, 7, false, false), None);
+        assert_eq!(last.places[0].load(SeqCst), later);
+        // One of an earlier generation makes place.
+        last.places[0].store(6 << GENERATION | TAKEN | FAILED, SeqCst);
+        assert_eq!(add(&last, 7, false, false), Some((1, 0, 0)));
+    }
+
+    #[test]
     fn the_sums_of_many_threads_are_those_of_the_ring() {
         let last = Last::new(7);
         std::thread::scope(|scope| {

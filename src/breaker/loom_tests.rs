@@ -400,7 +400,7 @@ mod window {
 
     #[test]
     fn loom_a_new_generation_takes_a_bucket_over_once() {
-        explore(3, || {
+        explore(2, || {
             let window = Arc::new(Window::new(SECOND, 1));
             window.failure(window.moment(0, 0));
             let count = |window: &Window| window.failure(window.moment(1, 0));
