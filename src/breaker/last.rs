@@ -174,6 +174,16 @@ mod tests {
     }
 
     #[test]
+    fn a_failure_that_is_booked_as_gone_before_it_is_booked_as_come_is_no_failure() {
+        let last = Last::new(2);
+        add(&last, 0, false, false);
+        last.book(0, 0, TAKEN | FAILED);
+        assert_eq!(last.figures(0).map(|figures| figures.failures), Some(0));
+        last.book(0, TAKEN | FAILED, 0);
+        assert_eq!(add(&last, 0, true, false), Some((1, 1, 0)));
+    }
+
+    #[test]
     fn the_sums_of_many_threads_are_those_of_the_ring() {
         let last = Last::new(7);
         std::thread::scope(|scope| {
