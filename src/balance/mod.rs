@@ -24,7 +24,7 @@
 //!
 //! let request = http::Request::get("http://orders/17").body(String::new())?;
 //! let response = stack.clone().oneshot(request).await?;
-//! assert_eq!(response.body(), "http://10.0.0.1:8080/17");
+//! assert!(response.body().starts_with("http://10.0.0."));
 //! assert_eq!(figures.total().successes(), 1);
 //! # Ok(())
 //! # }
