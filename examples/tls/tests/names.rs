@@ -9,7 +9,7 @@ use tls_example::{Seen, certificate, client, server};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tower::{Service, ServiceBuilder, ServiceExt};
 use tower_outbound::{
-    balance::LoadBalanceLayer,
+    balance::{LoadBalanceLayer, RoundRobin},
     call::{BoxError, Endpoint, Endpoints, Fault, FaultKind, HostHeader, Sent, Trail},
     nest::{ServiceBuilderExt, client::Client, client::ClientBuilder},
     retry::Idempotent,
@@ -111,7 +111,7 @@ async fn two_names_at_one_address_never_share_a_connection_and_each_keeps_its_ow
             plain,
         ];
         let mut stack = ServiceBuilder::new()
-            .load_balance(endpoints.into_iter().collect())
+            .layer(LoadBalanceLayer::new(endpoints.into_iter().collect()).rule(RoundRobin::new()))
             .service(client(settings(http2), trust).unwrap());
         for _ in 0..9 {
             send(&mut stack, "GET").await.unwrap();
