@@ -7,7 +7,7 @@
 pub(crate) use std::sync::atomic::{AtomicI64, AtomicU64};
 
 #[cfg(all(test, outbound_loom))]
-pub(crate) use self::by_loom::{AtomicI64, AtomicU64, Mutex, explore};
+pub(crate) use self::by_loom::{AtomicI64, AtomicU64, Mutex, explore, threads};
 
 #[allow(dead_code, reason = "locked by a layer that is a feature")]
 #[cfg(not(all(test, outbound_loom)))]
@@ -28,7 +28,7 @@ mod by_loom {
     };
 
     pub(crate) use loom::sync::Mutex;
-    use loom::{model, sync::atomic};
+    use loom::{model, sync::atomic, thread};
 
     /// Runs a test in every order that its threads may have, as far as they are interrupted at most so many times, and
     /// with every number that they may read. The environment has the last word: `LOOM_MAX_PREEMPTIONS`. Tokio's clock
@@ -53,6 +53,24 @@ mod by_loom {
             std::thread::current().name().unwrap_or_default(),
             orders.load(Relaxed)
         );
+    }
+
+    /// Two threads beside this one.
+    pub(crate) fn threads<T: Sync + Send + 'static>(
+        shared: &Arc<T>,
+        first: impl FnOnce(&T) + Send + 'static,
+        second: impl FnOnce(&T) + Send + 'static,
+        here: impl FnOnce(&T),
+    ) {
+        let (one, two) = (shared.clone(), shared.clone());
+        let threads = [
+            thread::spawn(move || first(&one)),
+            thread::spawn(move || second(&two)),
+        ];
+        here(shared);
+        for thread in threads {
+            thread.join().unwrap();
+        }
     }
 
     /// Loom takes sequential consistency for acquire and release, which a fence before each such access makes up for. As

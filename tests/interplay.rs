@@ -604,17 +604,23 @@ async fn one_endpoint_that_is_picked_over_and_over_is_left_alone_for_the_pauses(
     assert_eq!(told.try_iter().collect::<Vec<_>>(), [0, 0, 200, 600]);
 }
 
+/// A server that asks to be left alone for 30 s, and counts how often it was called.
+fn asks_for_a_wait(
+    calls: &Arc<AtomicUsize>,
+) -> impl Service<Request<Full<Bytes>>, Response = Response<Full<Bytes>>, Error = BoxError, Future: Send> + Clone
+{
+    let calls = Arc::clone(calls);
+    service_fn(move |_: Request<Full<Bytes>>| {
+        calls.fetch_add(1, SeqCst);
+        let answer = Response::builder().status(503).header("retry-after", "30");
+        async { Ok::<_, BoxError>(answer.body(Full::<Bytes>::default()).unwrap()) }
+    })
+}
+
 #[tokio::test]
 async fn an_endpoint_that_asks_to_be_left_alone_is_where_there_is_no_other() {
     let calls = Arc::new(AtomicUsize::new(0));
-    let asks = {
-        let calls = Arc::clone(&calls);
-        service_fn(move |_: Request<Full<Bytes>>| {
-            calls.fetch_add(1, SeqCst);
-            let answer = Response::builder().status(503).header("retry-after", "30");
-            async { Ok::<_, BoxError>(answer.body(Full::<Bytes>::default()).unwrap()) }
-        })
-    };
+    let asks = asks_for_a_wait(&calls);
     let retries = || {
         let policy = Idempotent::default().same_endpoint(1).next_endpoint(2);
         IdempotentRetryLayer::new(policy).retry_statuses(StatusSet::TRANSIENT)
@@ -712,14 +718,7 @@ async fn an_endpoint_that_may_not_be_picked_is_no_other_to_go_to() {
     let endpoints: Vec<_> = ["a", "b"].map(|name| Endpoint::new(name).unwrap()).into();
     endpoints[1].eligibility().forbid(Veto::User);
     let calls = Arc::new(AtomicUsize::new(0));
-    let asks = {
-        let calls = Arc::clone(&calls);
-        service_fn(move |_: Request<Full<Bytes>>| {
-            calls.fetch_add(1, SeqCst);
-            let answer = Response::builder().status(503).header("retry-after", "30");
-            async { Ok::<_, BoxError>(answer.body(Full::<Bytes>::default()).unwrap()) }
-        })
-    };
+    let asks = asks_for_a_wait(&calls);
     let service = ServiceBuilder::new()
         .layer(IdempotentRetryLayer::new(Idempotent::default()).retry_statuses(StatusSet::TRANSIENT))
         .layer(LoadBalanceLayer::new(endpoints.iter().cloned().collect()))

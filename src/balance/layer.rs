@@ -241,11 +241,7 @@ impl<R, C> Balance<R, C> {
             };
             request.send_to(&entry.endpoint, self.settings.host);
             let decay = rule.decay().as_secs_f32();
-            // Mostly one of the first two says so.
-            let had_a_choice = roster
-                .entries()
-                .iter()
-                .any(|other| !std::ptr::eq(other, entry) && other.endpoint.eligibility().is_eligible());
+            let had_a_choice = roster.has_another_than(entry);
             InFlight::begin(
                 entry.endpoint.clone(),
                 entry.counters.clone(),

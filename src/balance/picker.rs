@@ -71,7 +71,7 @@ impl<R: Rule> Picker<R> {
                 entry.counters.clone(),
                 now,
                 decay,
-                roster.entries().len() > 1,
+                roster.has_another_than(entry),
             ),
             endpoint,
         })

@@ -170,6 +170,13 @@ impl Roster {
         self.zones = zones.into_iter().map(Vec::into_boxed_slice).collect();
     }
 
+    /// Is there another endpoint than this one that may be picked? Mostly one of the first two is.
+    pub(super) fn has_another_than(&self, entry: &Entry) -> bool {
+        self.entries
+            .iter()
+            .any(|other| !std::ptr::eq(other, entry) && other.endpoint.eligibility().is_eligible())
+    }
+
     pub(super) fn id(&self) -> u64 {
         self.id
     }

@@ -11,8 +11,8 @@ use super::{
     Breaker, BreakerSettings, HystrixRelease, Transition,
     engine::{More, Settings, millis_up, nanos},
     event::Hook,
-    handle::lanes,
     judge::{Judge, LONGEST_RUN},
+    shard::lanes,
     sleep::Growth,
 };
 use crate::call::{

@@ -10,8 +10,6 @@ use std::{
     time::Duration,
 };
 
-use loom::thread;
-
 use super::{
     Breaker, Cause, Permit,
     engine::{Change, Engine, Gate, More, Settings},
@@ -25,7 +23,7 @@ use crate::{
         CircuitState::{self, Closed, HalfOpen, Open},
         Verdict::{Failure, Success},
     },
-    sync::{self, explore},
+    sync::{self, explore, threads},
 };
 
 pub(super) const MILLI: u64 = 1_000_000;
@@ -93,24 +91,6 @@ impl Watched {
 
     fn stale(&self) -> u64 {
         self.breaker.counts().stale()
-    }
-}
-
-/// Two threads beside this one.
-pub(super) fn threads<T: Sync + Send + 'static>(
-    shared: &Arc<T>,
-    first: impl FnOnce(&T) + Send + 'static,
-    second: impl FnOnce(&T) + Send + 'static,
-    here: impl FnOnce(&T),
-) {
-    let (one, two) = (shared.clone(), shared.clone());
-    let threads = [
-        thread::spawn(move || first(&one)),
-        thread::spawn(move || second(&two)),
-    ];
-    here(shared);
-    for thread in threads {
-        thread.join().unwrap();
     }
 }
 

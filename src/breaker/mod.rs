@@ -250,9 +250,11 @@ mod probes;
 mod run;
 mod service;
 mod settings;
+mod shard;
 mod sleep;
 mod sync;
 mod transitions;
+mod waiting;
 mod window;
 mod word;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{handle::Shard, word::Word};
+use super::{shard::Shard, word::Word};
 use crate::call::Verdict;
 
 /// The permission to make one call, given by [`Breaker::admit`](super::Breaker::admit).

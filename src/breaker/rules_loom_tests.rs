@@ -8,7 +8,7 @@ use super::{
     Cause, Permit,
     engine::More,
     last::Last,
-    loom_tests::{SLEEP, Watched, settings, threads},
+    loom_tests::{SLEEP, Watched, settings},
     run::Run,
 };
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
         CircuitState::{Closed, HalfOpen, Open},
         Verdict::{Failure, Success},
     },
-    sync::explore,
+    sync::{explore, threads},
 };
 
 type Asked = (Arc<Watched>, Mutex<Vec<Permit>>);

@@ -7,7 +7,7 @@ use std::{
 
 use tower_service::Service;
 
-use super::{Breaker, CircuitBreakerFuture, engine::Gate, handle::Waiting};
+use super::{Breaker, CircuitBreakerFuture, engine::Gate, waiting::Waiting};
 use crate::call::{BoxError, ByFault, CircuitState, Classify};
 
 /// A service whose calls a [`Breaker`] admits and counts.

@@ -39,7 +39,7 @@ pub struct CallScope {
     picked: Option<Endpoint>,
     /// The number in the trail of the attempt that is under way, if a layer below has written it down, or 0.
     written: usize,
-    /// How many attempts the whole call may take. `u32::MAX`: as many as it likes.
+    /// How many attempts the whole call may take.
     most_attempts: u32,
     /// Were there others to pick from than the one that was picked?
     had_a_choice: bool,
@@ -63,13 +63,16 @@ enum Journal {
 }
 
 impl CallScope {
+    /// No limit on the attempts of a call.
+    pub(crate) const ANY_NUMBER: u32 = u32::MAX;
+
     const NOWHERE: CallScope = CallScope {
         deadline: None,
         stay: None,
         reuses_tried: false,
         picked: None,
         written: 0,
-        most_attempts: u32::MAX,
+        most_attempts: CallScope::ANY_NUMBER,
         had_a_choice: false,
         may_have_been_sent: false,
         counted_by: 0,
@@ -214,7 +217,8 @@ impl CallScope {
     pub fn attempts_used_up(&self) -> Option<u32> {
         let most = self.most_attempts;
         // The trail is looked at only where there is a limit.
-        let used_up = most != u32::MAX && self.attempts() >= usize::try_from(most).unwrap_or(usize::MAX);
+        let used_up =
+            most != CallScope::ANY_NUMBER && self.attempts() >= usize::try_from(most).unwrap_or(usize::MAX);
         used_up.then_some(most)
     }
 

@@ -14,7 +14,8 @@ use crate::{
     balance::{Ewma, LoadBalanceLayer, RoundRobin, Rule, WhenEmpty},
     breaker::{Breaker, CircuitBreakerLayer},
     call::{
-        ByFault, ByTrailers, ConfigError, Endpoints, HostHeader, LONGEST, RetryBudget, StatusSet, config,
+        ByFault, ByTrailers, CallScope, ConfigError, Endpoints, HostHeader, LONGEST, RetryBudget, StatusSet,
+        config,
     },
     classify::{StatusErrorClassifierLayer, StatusPolicy},
     observe::RecordTrailLayer,
@@ -210,7 +211,7 @@ impl<R: Rule> NestBuilder<R> {
             WhenEmpty::Wait(wait) => wait,
             _ => Duration::ZERO,
         };
-        let most = self.attempts_in_call.unwrap_or(u32::MAX);
+        let most = self.attempts_in_call.unwrap_or(CallScope::ANY_NUMBER);
         Plan::new(
             self.backoff.max_attempts().min(most),
             self.idempotent.total_attempts(),

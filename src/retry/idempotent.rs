@@ -204,7 +204,7 @@ impl Idempotent {
         }
         let granted = self.repeats.grants(semantics)
             || match self.rule {
-                Rule::Safe => self.repeats.grants_beyond_safe(failed),
+                Rule::Safe => failed.is_safe_to_repeat(),
                 Rule::Ribbon => {
                     let error = failed.error().map(|error| error as _);
                     semantics.is_get() || is_socket_fault(&failed.fault(), error)

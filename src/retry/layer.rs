@@ -3,10 +3,7 @@
 use tower_layer::Layer;
 
 use super::{RetryPolicy, RetryService};
-use crate::call::{AnyAnswer, ConfigError, RetryBudget, config};
-
-/// As many attempts in a call as the policies want.
-pub(super) const NO_LIMIT: u32 = u32::MAX;
+use crate::call::{AnyAnswer, CallScope, ConfigError, RetryBudget, config};
 
 /// Puts a retry loop with a policy on a service.
 ///
@@ -27,7 +24,7 @@ impl<P: RetryPolicy> RetryLayer<P, AnyAnswer> {
             policy,
             reader: AnyAnswer,
             budget: None,
-            attempts_in_call: NO_LIMIT,
+            attempts_in_call: CallScope::ANY_NUMBER,
         }
     }
 }

@@ -12,7 +12,8 @@ use crate::call::{ErrorRef, Fault, FaultKind, NotRetried, Overrides, RetryTo, Se
 /// call, so it should be small.
 ///
 /// Before it is asked the loop has seen to it that no rejection by a layer on this side is retried. Its
-/// answer is then held against the limit on the attempts of the call, the deadline, the body and the budget. A policy of your own is a few lines:
+/// answer is then held against the limit on the attempts of the call, the deadline, the body and the budget. A policy
+/// of your own is a few lines:
 ///
 /// ```
 /// use std::time::Duration;

@@ -13,9 +13,8 @@ use tower::retry::Policy;
 use super::{
     FailedAttempt, RetryFuture, RetryLayer, RetryService,
     drive::{Drive, Plan},
-    layer::NO_LIMIT,
 };
-use crate::call::{AnyAnswer, NotRetried, RetryTo, Semantics, timer::poll_timer};
+use crate::call::{AnyAnswer, CallScope, NotRetried, RetryTo, Semantics, timer::poll_timer};
 
 /// Sends requests again as a `tower::retry::Policy` says. Made by [`RetryLayer::tower`].
 pub type TowerRetryLayer<P, A = AnyAnswer> = RetryLayer<TowerPolicy<P>, A>;
@@ -107,7 +106,7 @@ impl<P> RetryLayer<TowerPolicy<P>, AnyAnswer> {
             policy: TowerPolicy { policy },
             reader: AnyAnswer,
             budget: None,
-            attempts_in_call: NO_LIMIT,
+            attempts_in_call: CallScope::ANY_NUMBER,
         }
     }
 }

@@ -17,7 +17,11 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// An answer with this status.
-    Answered(u16),
+    Answered {
+        status: u16,
+        /// Was the request not sent again because the endpoint asked for a wait, and there was no other?
+        left_alone: bool,
+    },
     Failed {
         kind: FaultKind,
         /// What the error proves.
@@ -40,7 +44,15 @@ impl Outcome {
     /// Of what a stack gave.
     pub fn of<B>(result: &Result<Response<B>, BoxError>) -> Outcome {
         match result {
-            Ok(answer) => Outcome::Answered(answer.status().as_u16()),
+            Ok(answer) => {
+                let left_alone =
+                    |reason| matches!(reason, NotRetried::RetryAfterTooLong { limit, .. } if limit.is_zero());
+                let mut stops = Trail::on(answer).into_iter().flat_map(Trail::stops);
+                Outcome::Answered {
+                    status: answer.status().as_u16(),
+                    left_alone: stops.any(|stop| left_alone(stop.reason())),
+                }
+            }
             Err(error) => {
                 let mut stops = Stops::default();
                 for stop in Trail::of(&**error).into_iter().flat_map(Trail::stops) {
@@ -257,7 +269,8 @@ fn excuse(plan: &Plan, record: &Record, outcome: Outcome, around: Circumstances)
         // An endpoint that asked to be left alone is, where the set had no other at the time, which is not known here.
         let last = seen.checked_sub(1).and_then(|last| plan.act(last).status());
         let asked = matches!(last, Some((_, Some(wait))) if wait > 0);
-        let alone = asked && plan.stack == StackKind::IdempotentStatuses;
+        let left_alone = matches!(outcome, Outcome::Answered { left_alone: true, .. });
+        let alone = asked && left_alone && plan.stack == StackKind::IdempotentStatuses;
         return alone.then_some(Excuse::NoEndpoint);
     };
     match kind {
@@ -285,8 +298,8 @@ fn is_outcome_of_last(plan: &Plan, seen: usize, outcome: Outcome, around: Circum
     let last = plan.act(seen - 1);
     match (outcome, last.status()) {
         (Outcome::Left, _) => true,
-        (Outcome::Answered(got), Some((status, _))) => got == status,
-        (Outcome::Answered(_), None) => false,
+        (Outcome::Answered { status: got, .. }, Some((status, _))) => got == status,
+        (Outcome::Answered { .. }, None) => false,
         (
             Outcome::Failed {
                 kind: FaultKind::Status(got),

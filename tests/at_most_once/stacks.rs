@@ -213,7 +213,8 @@ where
         StackKind::IdempotentStatuses => {
             let policy = Idempotent::default().same_endpoint(1).next_endpoint(2);
             let layer = retries(policy).retry_statuses(StatusSet::TRANSIENT);
-            built.service = shell(layer.layer(below));
+            // Its answers have to say why they were not retried.
+            built.service = shell(RecordTrailLayer::new().layer(layer.layer(below)));
         }
         StackKind::Ribbon => built.service = shell(retries(Idempotent::ribbon()).layer(below)),
         StackKind::RibbonStatuses => {

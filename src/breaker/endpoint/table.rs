@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use crate::{
     breaker::{
         Breaker, BreakerBuilder, Permit, Transition,
+        engine::nanos,
         sync::{AtomicU64, Relaxed, SeqCst},
     },
     call::{CircuitState, ConfigError, Endpoint, Endpoints, Veto},
@@ -102,8 +103,7 @@ impl Watched {
             }
             (CircuitState::Open | CircuitState::HalfOpen, left) => {
                 cell.forbid(Veto::Breaker);
-                let left = left.map(|left| u64::try_from(left.as_nanos()).unwrap_or(NEVER));
-                Some(left.unwrap_or(LOOK_AGAIN))
+                Some(left.map_or(LOOK_AGAIN, nanos))
             }
             // The circuit may have closed between an earlier look and the veto that followed from it.
             (CircuitState::Closed | CircuitState::ForcedClosed | CircuitState::Disabled, _) => {
@@ -209,7 +209,7 @@ impl Shared {
     #[cold]
     fn look(&self) {
         let age = Instant::now().saturating_duration_since(self.base);
-        let now = u64::try_from(age.as_nanos()).unwrap_or(NEVER);
+        let now = nanos(age);
         let due = self.due.0.load(SeqCst);
         // One call looks; a circuit that opens meanwhile makes it due again.
         let mine = due <= now && self.due.0.compare_exchange(due, NEVER, SeqCst, SeqCst).is_ok();

@@ -12,13 +12,13 @@ use super::{
 use crate::{
     breaker::{
         Cause, Permit,
-        loom_tests::{LEASE, MILLI, Past, SECOND, SLEEP, Watched, settings, threads},
+        loom_tests::{LEASE, MILLI, Past, SECOND, SLEEP, Watched, settings},
     },
     call::{
         CircuitState::{Closed, HalfOpen, Open},
         Verdict::{Failure, Success},
     },
-    sync::explore,
+    sync::{explore, threads},
 };
 
 /// The first tick.

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use crate::{
     breaker::{
         Breaker, BreakerBuilder,
+        engine::nanos,
         sync::{AtomicU64, Relaxed},
     },
     call::ConfigError,
@@ -107,7 +108,7 @@ impl<K> Map<K> {
 
     fn now(&self) -> u64 {
         let age = Instant::now().saturating_duration_since(self.base);
-        u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)
+        nanos(age)
     }
 
     fn write(&self) -> MutexGuard<'_, Writer> {
@@ -170,7 +171,7 @@ impl<K: Hash + Eq + Clone> Map<K> {
             return Found::Kept(breaker);
         }
         let now = self.now();
-        if now.saturating_sub(writer.swept) >= self.idle_nanos() / 2 {
+        if now.saturating_sub(writer.swept) >= nanos(self.idle_after) / 2 {
             writer.swept = now;
             self.sweep(now);
         }
@@ -194,10 +195,6 @@ impl<K: Hash + Eq + Clone> Map<K> {
         Found::Kept(breaker)
     }
 
-    fn idle_nanos(&self) -> u64 {
-        u64::try_from(self.idle_after.as_nanos()).unwrap_or(u64::MAX)
-    }
-
     pub(super) fn drop_idle(&self) -> usize {
         let mut writer = self.write();
         let now = self.now();
@@ -207,7 +204,7 @@ impl<K: Hash + Eq + Clone> Map<K> {
 
     /// Drops what was not used for long.
     fn sweep(&self, now: u64) -> usize {
-        let idle = self.idle_nanos();
+        let idle = nanos(self.idle_after);
         let before = self.len();
         for place in &self.parts {
             let part = place.load_full();

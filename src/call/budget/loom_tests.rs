@@ -2,32 +2,13 @@
 
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
-use loom::thread;
 use tokio::time::{Duration, Instant};
 
 use super::{
     BudgetSlot, RetryBudget,
     ledger::{Ledger, TOKEN},
 };
-use crate::sync::explore;
-
-/// Two threads beside this one.
-fn with<T: Sync + Send + 'static>(
-    shared: &Arc<T>,
-    first: impl FnOnce(&T) + Send + 'static,
-    second: impl FnOnce(&T) + Send + 'static,
-    here: impl FnOnce(&T),
-) {
-    let (one, two) = (shared.clone(), shared.clone());
-    let threads = [
-        thread::spawn(move || first(&one)),
-        thread::spawn(move || second(&two)),
-    ];
-    here(shared);
-    for thread in threads {
-        thread.join().unwrap();
-    }
-}
+use crate::sync::{explore, threads};
 
 /// A deposit brings a token.
 fn ledger(cap: Option<u64>, initial: u64) -> Arc<Ledger> {
@@ -52,7 +33,7 @@ impl Granted {
 fn loom_deposits_and_withdrawals_are_all_booked() {
     explore(3, || {
         let shared = Arc::new((Ledger::new(1000, 0, Some(9 * TOKEN), TOKEN), Granted::default()));
-        with(
+        threads(
             &shared,
             |(ledger, granted)| {
                 ledger.deposit(0);
@@ -75,7 +56,7 @@ fn loom_as_many_are_granted_as_there_are_tokens() {
     explore(3, || {
         let shared = Arc::new((Ledger::new(0, 0, Some(9 * TOKEN), 2 * TOKEN), Granted::default()));
         let ask = |(ledger, granted): &(Ledger, Granted)| granted.count(ledger.withdraw(0));
-        with(&shared, ask, ask, ask);
+        threads(&shared, ask, ask, ask);
         assert_eq!((shared.1.get(), shared.0.balance()), (2, 0));
     });
 }
@@ -85,7 +66,7 @@ fn loom_no_thread_sees_more_than_the_cap() {
     explore(3, || {
         let ledger = ledger(Some(2), 1);
         let within = |ledger: &Ledger| assert!(ledger.balance() <= 2 * TOKEN);
-        with(
+        threads(
             &ledger,
             move |ledger| {
                 ledger.deposit(0);
@@ -116,7 +97,7 @@ fn loom_a_slot_that_is_dropped_gives_back_one_token_and_one_that_is_spent_none()
             .unwrap();
         let now = Instant::now();
         let budget = Arc::new(budget);
-        with(
+        threads(
             &budget,
             move |budget| drop(budget.withdraw_at(now)),
             move |budget| drop(budget.withdraw_at(now)),
@@ -135,7 +116,7 @@ fn loom_a_slot_that_is_dropped_gives_back_one_token_and_one_that_is_spent_none()
 fn loom_the_floor_of_a_while_comes_once() {
     explore(3, || {
         let ledger = Arc::new(Ledger::new(0, 100, Some(99 * TOKEN), 0));
-        with(
+        threads(
             &ledger,
             |ledger| assert!(ledger.available(10) <= 2 * TOKEN),
             |ledger| assert!(ledger.available(20) <= 2 * TOKEN),
@@ -163,7 +144,7 @@ fn loom_the_floor_is_spent_once() {
         let ask = move |budget: &RetryBudget| {
             let _ = budget.withdraw_at(late).map(BudgetSlot::spend);
         };
-        with(&budget, ask, ask, ask);
+        threads(&budget, ask, ask, ask);
         // Who comes between the taking and the putting in goes without, and leaves it to the next.
         assert_eq!(budget.0.ledger.balance() + budget.granted() * TOKEN, 2 * TOKEN);
     });
@@ -174,7 +155,7 @@ fn loom_a_cap_that_grows_with_the_deposits_cuts_none_of_them() {
     explore(2, || {
         let ledger = ledger(None, 0);
         (0..10).for_each(|_| ledger.deposit(0));
-        with(
+        threads(
             &ledger,
             |ledger| ledger.deposit(0),
             |ledger| ledger.deposit(0),
@@ -190,7 +171,7 @@ fn loom_a_token_that_is_given_back_does_not_cut_what_others_put_in() {
         let ledger = ledger(None, 0);
         (0..10).for_each(|_| ledger.deposit(0));
         assert!(ledger.withdraw(0));
-        with(&ledger, Ledger::give_back, |ledger| ledger.deposit(0), |_| {});
+        threads(&ledger, Ledger::give_back, |ledger| ledger.deposit(0), |_| {});
         assert_eq!(ledger.balance(), 11 * TOKEN);
     });
 }
@@ -201,7 +182,7 @@ fn loom_a_new_second_forgets_nothing_of_the_one_before() {
         let ledger = ledger(None, 0);
         (0..12).for_each(|_| ledger.deposit(999));
         let all_are_there = |ledger: &Ledger| assert!(ledger.available(1000) == 12 * TOKEN);
-        with(
+        threads(
             &ledger,
             |ledger| ledger.deposit(1000),
             |ledger| ledger.deposit(1001),
@@ -217,7 +198,7 @@ fn loom_deposits_around_the_end_of_a_second_are_all_counted() {
     explore(2, || {
         let ledger = ledger(None, 0);
         ledger.deposit(0);
-        with(
+        threads(
             &ledger,
             |ledger| ledger.deposit(999),
             |ledger| ledger.deposit(1000),
