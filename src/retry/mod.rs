@@ -36,15 +36,14 @@
 //! holds what the servers saw against the rules of these pages, which it has written down for itself. What it must find is
 //! nothing: no request sent twice that must not be, none lost that was provably not sent, nothing that goes on when the
 //! caller has left, no token, slot, permit or count that is not given back, no body that is not the same. That it does find
-//! these is tested on layers that are broken on purpose. Runs of this version (release build, two cores that had other
-//! work):
+//! these is tested on layers that are broken on purpose. Runs of this version (release build, two cores):
 //!
 //! | calls | transport | seeds | found | took |
 //! | --- | --- | --- | --- | --- |
-//! | 10,000,000 | simulated | 7 | nothing | 76 s |
-//! | 7 times 100,000 | sockets, HTTP/1 and HTTP/2 | 1, 7, 8, 9, 10, 42, 20180601 | nothing | 36 to 98 s each |
+//! | 10,000,000 | simulated | 7 | nothing | 41 s |
+//! | 3 times 100,000 | sockets, HTTP/1 and HTTP/2 | 1, 7, 20180601 | nothing | 35 to 37 s each |
 //!
-//! Retries that a laxer rule makes came as often as that rule says, 599,737 times in the first line. CI makes 1,000,000 and
+//! Retries that a laxer rule makes came as often as that rule says, 599,735 times in the first line. CI makes 1,000,000 and
 //! 20,000 calls; `scripts/at_most_once` makes as many as above. Not in it are TLS, reqwest, tonic and policies for
 //! `tower::retry`.
 //!
