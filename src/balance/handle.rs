@@ -42,7 +42,6 @@ impl BalanceHandle {
         let roster = self.pool.roster();
         let now = Instant::now();
         roster
-            .entries()
             .iter()
             .map(|entry| EndpointFigures {
                 endpoint: entry.endpoint.clone(),
@@ -70,7 +69,6 @@ impl BalanceHandle {
     pub fn total(&self) -> Figures {
         let roster = self.pool.roster();
         roster
-            .entries()
             .iter()
             .fold(Figures::default(), |sum, entry| sum.plus(entry.counters.read()))
     }

@@ -87,7 +87,7 @@ impl Nowhere {
     pub(super) fn of(roster: &Roster) -> Self {
         Nowhere {
             resolved: roster.resolved(),
-            among: roster.entries().len(),
+            among: roster.len(),
         }
     }
 

@@ -37,8 +37,7 @@ pub(super) fn pick<'a, R: Rule + ?Sized>(
     asked: &Asked,
     now: Instant,
 ) -> Option<&'a Entry> {
-    let entries = roster.entries();
-    if entries.is_empty() {
+    if roster.is_empty() {
         return None;
     }
     let wish = asked.wish.as_ref();
@@ -54,7 +53,7 @@ pub(super) fn pick<'a, R: Rule + ?Sized>(
     } else {
         choose(rule, &all, asked.tried)
     };
-    entries.get(place?)
+    roster.get(place?)
 }
 
 /// Which endpoints this call should not go to again, as long as there are others.
@@ -88,7 +87,7 @@ fn choose<R: Rule + ?Sized>(rule: &R, all: &Candidates<'_>, tried: Tried) -> Opt
         let place = place(rule, all)?;
         let can_be_had =
             |entry: &Entry| entry.endpoint.eligibility().is_eligible() && !tried.contains(&entry.endpoint);
-        if all.entries().get(place).is_some_and(can_be_had) {
+        if all.roster().get(place).is_some_and(can_be_had) {
             return Some(place);
         }
         if before.replace(place) == Some(place) {
@@ -105,7 +104,7 @@ fn among_some<R: Rule + ?Sized>(rule: &R, all: &Candidates<'_>, tried: Tried) ->
     let both = |entry: &Entry| eligible(entry) && untried(entry);
     let wanted: [&dyn Fn(&Entry) -> bool; 3] = [&both, &eligible, &untried];
     for wanted in wanted {
-        let entries = all.entries().iter().enumerate();
+        let entries = all.roster().iter().enumerate();
         let places: Vec<usize> = entries
             .filter_map(|(place, entry)| wanted(entry).then_some(place))
             .collect();

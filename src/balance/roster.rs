@@ -185,8 +185,23 @@ impl Roster {
         &self.zones
     }
 
-    pub(super) fn entries(&self) -> &[Entry] {
-        &self.entries
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// All, in the order of the set.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter()
+    }
+
+    /// The one at this place.
+    #[inline]
+    pub(super) fn get(&self, place: usize) -> Option<&Entry> {
+        self.entries.get(place)
     }
 
     pub(super) fn resolved(&self) -> bool {
@@ -265,7 +280,6 @@ mod tests {
         let pool = Pool::new(set.clone());
         let open: Vec<_> = pool
             .roster()
-            .entries()
             .iter()
             .map(|entry| {
                 InFlight::begin(
@@ -279,16 +293,12 @@ mod tests {
             .collect();
         let in_flight = || -> Vec<u64> {
             let roster = pool.roster();
-            roster
-                .entries()
-                .iter()
-                .map(|entry| entry.counters.in_flight())
-                .collect()
+            roster.iter().map(|entry| entry.counters.in_flight()).collect()
         };
         set.insert(endpoint("http://c"));
         set.insert(Endpoint::builder("http://b").weight(7).build().unwrap());
         assert_eq!(in_flight(), [1, 1, 0], "a new description is the same endpoint");
-        let gone = Arc::downgrade(&pool.roster().entries()[0].counters);
+        let gone = Arc::downgrade(&pool.roster().get(0).unwrap().counters);
         set.remove("http://a");
         assert_eq!(in_flight(), [1, 0]);
         drop(open);
@@ -312,12 +322,12 @@ mod tests {
             let make = |key: u8| endpoint(&format!("http://h{key}"));
             let set: Endpoints = before[left_out..].iter().copied().map(make).collect();
             let pool = Pool::new(set.clone());
-            let old: Vec<Entry> = pool.roster().entries().to_vec();
+            let old: Vec<Entry> = pool.roster().iter().cloned().collect();
             set.replace(after[..kept].iter().map(|&key| {
                 let heavier = 1 + u32::from(new_description >> key & 1);
                 Endpoint::builder(format!("http://h{key}")).weight(heavier).build().unwrap()
             }));
-            for entry in pool.roster().entries() {
+            for entry in pool.roster().iter() {
                 match old.iter().find(|old| old.endpoint.key() == entry.endpoint.key()) {
                     Some(old) => prop_assert!(Arc::ptr_eq(&old.counters, &entry.counters)),
                     None => prop_assert!(old.iter().all(|old| !Arc::ptr_eq(&old.counters, &entry.counters))),

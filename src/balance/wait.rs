@@ -69,8 +69,7 @@ impl<S, Req, R, C> Waiting<S, Req, R, C> {
             let now = Instant::now();
             let why = {
                 let roster = this.balance.pool.roster();
-                if !roster.entries().is_empty() && this.not_before.is_none_or(|not_before| not_before <= now)
-                {
+                if !roster.is_empty() && this.not_before.is_none_or(|not_before| not_before <= now) {
                     this.timer.set(None);
                     return Poll::Ready(Ok(()));
                 }

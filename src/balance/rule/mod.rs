@@ -218,14 +218,14 @@ impl<'a> Candidates<'a> {
         }
     }
 
-    pub(super) fn entries(&self) -> &'a [Entry] {
-        self.roster.entries()
+    pub(super) fn roster(&self) -> &'a Roster {
+        self.roster
     }
 
     /// How many there are.
     #[inline]
     pub fn len(&self) -> usize {
-        self.places.map_or(self.entries().len(), <[usize]>::len)
+        self.places.map_or(self.roster.len(), <[usize]>::len)
     }
 
     /// Are there none? A rule never sees that.
@@ -251,7 +251,7 @@ impl<'a> Candidates<'a> {
     /// The one at this index.
     #[inline]
     pub fn get(&self, index: usize) -> Option<Candidate<'a>> {
-        let entry = self.entries().get(self.place(index)?)?;
+        let entry = self.roster.get(self.place(index)?)?;
         Some(Candidate {
             entry,
             stats: self.stats,
