@@ -772,4 +772,175 @@ mod tests {
         set.insert(endpoint("http://b"));
         assert!(!Arc::ptr_eq(&before, &pool.roster()));
     }
+
+    /// Whatever is made of it, a roster is a list.
+    fn check(roster: &Roster, expected: &[Endpoint]) {
+        assert!(roster.endpoints().eq(expected));
+        assert!(
+            roster
+                .hashes()
+                .eq(expected.iter().map(|one| Affinity::of(one.key())))
+        );
+        assert_eq!(
+            (roster.len(), roster.is_empty()),
+            (expected.len(), expected.is_empty())
+        );
+        for place in 0..expected.len() + 2 * MOST {
+            assert_eq!(roster.endpoint(place), expected.get(place), "at {place}");
+            if let Some(seat) = roster.seat(place) {
+                assert_eq!(
+                    (seat.place(roster), roster.place_of(seat.number)),
+                    (Some(place), Some(place))
+                );
+            }
+        }
+        let sizes: Vec<_> = roster.links.iter().map(|link| link.chunk.len()).collect();
+        let all_but_the_last = sizes.iter().rev().skip(1);
+        assert!(all_but_the_last.copied().all(|size| size >= LEAST), "{sizes:?}");
+        assert!(sizes.iter().all(|size| (1..=MOST).contains(size)), "{sizes:?}");
+    }
+
+    #[derive(Debug, Clone)]
+    enum Op {
+        Insert(u8, u32),
+        Remove(u8),
+        RemoveRange(u8, u8),
+        Replace(Vec<u8>),
+        Look(usize),
+        LookAtAll,
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        let key = || 0..60_u8;
+        prop_oneof![
+            8 => (key(), 1..3_u32).prop_map(|(key, weight)| Op::Insert(key, weight)),
+            8 => key().prop_map(Op::Remove),
+            1 => (key(), key()).prop_map(|(from, to)| Op::RemoveRange(from, to)),
+            1 => prop::collection::vec(key(), 0..60).prop_map(Op::Replace),
+            6 => any::<prop::sample::Index>().prop_map(|place| Op::Look(place.index(60))),
+            1 => Just(Op::LookAtAll),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn a_roster_is_the_list_that_the_set_is_and_counters_follow_keys(
+            first in prop::collection::vec(0..60_u8, 0..60),
+            ops in prop::collection::vec(op(), 0..60),
+        ) {
+            let make = |key: u8, weight| {
+                Endpoint::builder(format!("http://h{key}")).weight(weight).build().unwrap()
+            };
+            let set: Endpoints = first.into_iter().map(|key| make(key, 1)).collect();
+            let pool = Pool::new(set.clone());
+            // What has been seen, and where the first of each was found.
+            let mut counters: HashMap<String, Arc<Counters>> = HashMap::new();
+            let mut seats: HashMap<String, Seat> = HashMap::new();
+            for op in ops {
+                match op {
+                    Op::Insert(key, weight) => set.insert(make(key, weight)),
+                    Op::Remove(key) => {
+                        set.remove(&format!("http://h{key}"));
+                    }
+                    Op::RemoveRange(from, to) => {
+                        for key in from..to {
+                            set.remove(&format!("http://h{key}"));
+                        }
+                    }
+                    Op::Replace(keys) => {
+                        // Numbers go by the order, so that seats are for changes that leave it alone.
+                        seats.clear();
+                        set.replace(keys.into_iter().map(|key| make(key, 1)));
+                    }
+                    Op::Look(place) => {
+                        let roster = pool.roster();
+                        if let Some(entry) = roster.get(place) {
+                            let key = entry.endpoint.key().to_owned();
+                            let known = counters.entry(key.clone()).or_insert_with(|| entry.counters.clone());
+                            prop_assert!(Arc::ptr_eq(known, &entry.counters));
+                            seats.entry(key).or_insert_with(|| roster.seat(place).unwrap());
+                        }
+                    }
+                    Op::LookAtAll => {
+                        for entry in pool.roster().iter() {
+                            let known = counters.entry(entry.endpoint.key().to_owned());
+                            let known = known.or_insert_with(|| entry.counters.clone());
+                            prop_assert!(Arc::ptr_eq(known, &entry.counters));
+                        }
+                    }
+                }
+                let snapshot = set.snapshot();
+                let roster = pool.roster();
+                check(&roster, snapshot.endpoints());
+                let place_of = |key: &str| snapshot.endpoints().iter().position(|one| one.key() == key);
+                for (key, seat) in &seats {
+                    prop_assert_eq!(seat.place(&roster), place_of(key));
+                }
+                seats.retain(|key, _| place_of(key).is_some());
+                counters.retain(|key, known| {
+                    let stays = place_of(key).is_some();
+                    assert!(stays || Arc::strong_count(known) == 1, "nothing is kept of {key}");
+                    stays
+                });
+            }
+            drop(pool);
+            prop_assert!(counters.values().all(|known| Arc::strong_count(known) == 1));
+        }
+    }
+
+    #[test]
+    fn a_change_leaves_all_chunks_but_one_alone() {
+        let set: Endpoints = (0..100).map(|n| endpoint(&format!("http://h{n}"))).collect();
+        let pool = Pool::new(set.clone());
+        let chunks = || -> Vec<_> {
+            pool.roster()
+                .links
+                .iter()
+                .map(|link| link.chunk.clone())
+                .collect()
+        };
+        let before = chunks();
+        set.remove("http://h50");
+        let after = chunks();
+        let is_new = |chunk: &&Arc<Chunk>| !before.iter().any(|old| Arc::ptr_eq(old, chunk));
+        assert_eq!(after.iter().filter(is_new).count(), 1);
+        assert_eq!(after.len(), before.len());
+        let made = after.iter().filter(|chunk| chunk.entries.get().is_some());
+        assert_eq!(made.count(), 1, "the others have not even counters yet");
+    }
+
+    #[test]
+    fn who_comes_before_anybody_has_looked_does_not_come_late() {
+        let set = Endpoints::new();
+        let pool = Pool::new(set.clone());
+        let late = || -> Vec<bool> { pool.roster().iter().map(|entry| entry.late).collect() };
+        for key in ["http://a", "http://b", "http://c"] {
+            set.insert(endpoint(key));
+        }
+        assert_eq!(late(), [false; 3]);
+        set.insert(endpoint("http://d"));
+        assert_eq!(late(), [false, false, false, true]);
+    }
+
+    #[test]
+    fn zones_are_sorted_when_they_are_asked_for_and_their_letters_may_be_large_or_small() {
+        let zoned = |key: &str, zone: &str| Endpoint::builder(key).zone(zone).build().unwrap();
+        let set: Endpoints = [
+            zoned("a:1", "eu"),
+            endpoint("b:1"),
+            zoned("c:1", "EU"),
+            zoned("d:1", "us"),
+        ]
+        .into_iter()
+        .collect();
+        let pool = Pool::new(set.clone());
+        assert!(pool.roster().zones.get().is_none());
+        let zones =
+            || -> Vec<Vec<usize>> { pool.roster().zones().iter().map(|zone| zone.to_vec()).collect() };
+        assert_eq!(zones(), [vec![0, 2], vec![1], vec![3]]);
+        let roster = pool.roster();
+        assert_eq!([0, 1, 2, 3].map(|place| roster.zone(place)), [0, 1, 0, 2]);
+        set.remove("http://a:1");
+        assert_eq!(zones(), [vec![0], vec![1], vec![2]]);
+    }
 }
