@@ -14,7 +14,11 @@ use std::{
 
 use arc_swap::{ArcSwap, Guard};
 
-use super::{figures::Counters, stats::RibbonStats};
+use super::{
+    figures::Counters,
+    outlier::{Hub, OutlierEjection},
+    stats::RibbonStats,
+};
 use crate::call::{Affinity, Endpoint, Endpoints, Snapshot};
 
 /// What a layer and all its services share: the set, and the roster made from it.
@@ -29,6 +33,14 @@ struct Shared {
     endpoints: Endpoints,
     roster: ArcSwap<Roster>,
     rebuilding: Mutex<()>,
+    outliers: Arc<Hub>,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // Attempts that are still under way keep no veto.
+        self.outliers.switch_off();
+    }
 }
 
 /// One state of the set, with the counters of its endpoints.
@@ -63,6 +75,7 @@ impl Pool {
             endpoints,
             roster: ArcSwap::from_pointee(roster),
             rebuilding: Mutex::new(()),
+            outliers: Arc::default(),
         };
         Pool {
             shared: Arc::new(shared),
@@ -76,6 +89,16 @@ impl Pool {
             shared: self.shared.clone(),
             stats,
         }
+    }
+
+    /// Ejects outliers from now on, by these settings.
+    pub(super) fn eject(&self, outliers: OutlierEjection) {
+        self.shared.outliers.switch_on(outliers);
+    }
+
+    #[inline]
+    pub(super) fn outliers(&self) -> &Arc<Hub> {
+        &self.shared.outliers
     }
 
     pub(super) fn endpoints(&self) -> &Endpoints {
@@ -106,6 +129,7 @@ impl Shared {
         }
         self.roster
             .store(Arc::new(Roster::new(self.endpoints.snapshot(), &old.entries)));
+        self.outliers.set_changed();
         self.roster.load()
     }
 }
