@@ -211,8 +211,6 @@ impl Hub {
         let cause = EjectionCause::FailuresInARow { failures };
         self.with(|state| {
             if ticket.is_of(watch.word()) && state.eject(watch, counters, endpoint, cause, now) {
-                // It may have gone, or have another description, since the attempt was made.
-                state.find_again();
                 self.due.bring_forward(0);
             }
         });

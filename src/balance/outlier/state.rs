@@ -19,9 +19,9 @@ use crate::{
     call::Endpoint,
 };
 
-/// The vetoes of others are looked at that often while any endpoint is ejected, in nanoseconds.
+/// While any endpoint is ejected the set is surveyed that often, for the vetoes of others, in nanoseconds; ...
 const LOOK_AGAIN: u64 = 1_000_000_000;
-/// While the set changes more often than this it is not looked through for ejected endpoints at each change.
+/// ... and after changes as soon as this allows, as there may be thousands in a second.
 const KEEP_UP: u64 = 100_000_000;
 
 /// Times are in nanoseconds since the first look.
@@ -32,9 +32,9 @@ pub(super) struct State {
     ejected: IndexMap<usize, Ejected>,
     /// Of the set, at the last look.
     size: usize,
-    /// The roster that the ejected ones were last looked for in, and when. None: look for them.
-    found_in: Option<u64>,
-    found_at: Option<u64>,
+    /// The roster that was surveyed last, unless something has changed since that a survey is about; and when that was.
+    surveyed: Option<u64>,
+    surveyed_at: Option<u64>,
     panicking: bool,
     /// Up to here the rates have been compared.
     swept: u64,
@@ -127,8 +127,8 @@ impl State {
         State {
             ejected: IndexMap::new(),
             size: 0,
-            found_in: None,
-            found_at: None,
+            surveyed: None,
+            surveyed_at: None,
             panicking: false,
             swept: 0,
             probes: 0,
@@ -154,7 +154,6 @@ impl State {
     /// Does all that is due now, by a roster of the set. What comes back is when to look again.
     pub(super) fn look(&mut self, roster: &Roster, now: u64) -> u64 {
         self.size = roster.len();
-        let find_again = self.follow(roster, now);
         self.sweep(roster, now);
         for ejected in self.ejected.values_mut() {
             let phase = ejected.watch.word().phase();
@@ -165,17 +164,12 @@ impl State {
                 ejected.enter(Phase::Free, self.panicking);
             }
         }
-        self.keep_to_the_most(now);
-        self.count(roster);
-        self.next(now).min(find_again)
+        let survey = self.survey(roster, now);
+        self.next().min(survey)
     }
 
-    fn next(&self, now: u64) -> u64 {
-        let interval = nanos(self.settings.interval);
-        let mut next = self.swept.saturating_add(interval);
-        if !self.ejected.is_empty() {
-            next = next.min(now.saturating_add(LOOK_AGAIN.min(interval)));
-        }
+    fn next(&self) -> u64 {
+        let mut next = self.swept.saturating_add(nanos(self.settings.interval));
         for ejected in self.ejected.values() {
             let phase = ejected.watch.word().phase();
             let until = match ejected.probe {
@@ -188,45 +182,85 @@ impl State {
         next
     }
 
-    /// Finds the ejected ones in a set that has changed: some have gone, others have another description.
-    fn follow(&mut self, roster: &Roster, now: u64) -> u64 {
-        let id = roster.id();
-        if self.found_in == Some(id) {
-            return u64::MAX;
-        }
+    /// Looks through the set, while any is ejected: where those are that are, and how many may be picked. What comes back
+    /// is when to do so again.
+    fn survey(&mut self, roster: &Roster, now: u64) -> u64 {
         if self.ejected.is_empty() {
-            self.found_in = Some(id);
+            self.panic(false, roster.len(), roster.len());
             return u64::MAX;
         }
-        // Asked for by an ejection it comes at once.
-        let again = self.found_at.map_or(0, |at| at.saturating_add(KEEP_UP));
-        if self.found_in.is_some() && now < again {
-            return again;
+        let id = roster.id();
+        let wait = if self.surveyed == Some(id) {
+            LOOK_AGAIN
+        } else {
+            KEEP_UP
+        };
+        let due = self.surveyed_at.map_or(0, |at| at.saturating_add(wait));
+        if now < due {
+            return due;
         }
+        self.surveyed = Some(id);
+        self.surveyed_at = Some(now);
+        let mut usable = 0;
         for entry in roster.iter() {
-            let Some(watch) = entry.counters.watch() else {
-                continue;
-            };
-            if watch.word().phase() == Phase::In {
-                continue;
-            }
-            if let Some(ejected) = self.ejected.get_mut(&key(watch)) {
-                ejected.seen_in = Some(id);
-                if ejected.endpoint != entry.endpoint {
-                    if ejected.vetoed {
-                        ejected.endpoint.eligibility().readmit();
-                        ejected.vetoed = false;
-                    }
-                    ejected.endpoint = entry.endpoint.clone();
-                    ejected.show(self.panicking);
-                }
+            let watch = entry.counters.watch();
+            match watch.filter(|watch| watch.word().phase() != Phase::In) {
+                Some(watch) => self.find(watch, &entry.endpoint, id),
+                None => usable += usize::from(entry.endpoint.eligibility().is_eligible()),
             }
         }
         // Those that are dropped take their vetoes along.
         self.ejected.retain(|_, ejected| ejected.seen_in == Some(id));
-        self.found_in = Some(id);
-        self.found_at = Some(now);
-        u64::MAX
+        self.keep_to_the_most(now);
+        self.panic(self.settings.is_panic(usable, self.size), usable, self.size);
+        now.saturating_add(if self.surveyed.is_some() {
+            LOOK_AGAIN
+        } else {
+            KEEP_UP
+        })
+    }
+
+    /// One that is ejected is in the set, as this endpoint.
+    fn find(&mut self, watch: &Watch, endpoint: &Endpoint, roster: u64) {
+        let Some(ejected) = self.ejected.get_mut(&key(watch)) else {
+            return;
+        };
+        ejected.seen_in = Some(roster);
+        if ejected.endpoint != *endpoint {
+            if ejected.vetoed {
+                ejected.endpoint.eligibility().readmit();
+                ejected.vetoed = false;
+            }
+            ejected.endpoint = endpoint.clone();
+            ejected.show(self.panicking);
+        }
+    }
+
+    /// After the set has become smaller.
+    fn keep_to_the_most(&mut self, now: u64) {
+        while self.ejected.len() > self.settings.most_of(self.size) {
+            let first = self.ejected.iter().min_by_key(|(_, ejected)| ejected.until);
+            let Some(watch) = first.map(|(_, ejected)| ejected.watch.clone()) else {
+                return;
+            };
+            self.let_in(&watch, now);
+        }
+    }
+
+    /// Are ejections to be disregarded?
+    fn panic(&mut self, panicking: bool, usable: usize, size: usize) {
+        if panicking == self.panicking {
+            return;
+        }
+        self.panicking = panicking;
+        for ejected in self.ejected.values_mut() {
+            ejected.show(panicking);
+        }
+        self.news.push(News::Panic {
+            begins: panicking,
+            usable,
+            size,
+        });
     }
 
     /// Compares the rates of an interval that has ended, and forgives.
@@ -264,45 +298,6 @@ impl State {
         }
     }
 
-    /// After the set has become smaller.
-    fn keep_to_the_most(&mut self, now: u64) {
-        while self.ejected.len() > self.settings.most_of(self.size) {
-            let first = self.ejected.iter().min_by_key(|(_, ejected)| ejected.until);
-            let Some(watch) = first.map(|(_, ejected)| ejected.watch.clone()) else {
-                return;
-            };
-            self.let_in(&watch, now);
-        }
-    }
-
-    /// Are there enough that may be picked?
-    fn count(&mut self, roster: &Roster) {
-        let is_usable = |entry: &&Entry| {
-            let watch = entry.counters.watch();
-            let is_in = watch.is_none_or(|watch| watch.word().phase() == Phase::In);
-            is_in && entry.endpoint.eligibility().is_eligible()
-        };
-        let size = roster.len();
-        let panicking = !self.ejected.is_empty() && {
-            let usable = roster.iter().filter(is_usable).count();
-            let panicking = self.settings.is_panic(usable, size);
-            if panicking != self.panicking {
-                self.news.push(News::Panic {
-                    begins: panicking,
-                    usable,
-                    size,
-                });
-            }
-            panicking
-        };
-        if panicking != self.panicking {
-            self.panicking = panicking;
-            for ejected in self.ejected.values_mut() {
-                ejected.show(panicking);
-            }
-        }
-    }
-
     /// Ejects one that is in, if there is room.
     pub(super) fn eject(
         &mut self,
@@ -330,12 +325,9 @@ impl State {
         };
         self.ejected.insert(key(watch), ejected);
         self.send_out(watch, cause, now);
+        // It may have gone, or have another description, since the attempt was made; and there is one less to be picked.
+        self.surveyed = None;
         true
-    }
-
-    /// At the next look, whether the set has changed or not.
-    pub(super) fn find_again(&mut self) {
-        self.found_in = None;
     }
 
     /// One that is ejected begins its time.
@@ -366,6 +358,7 @@ impl State {
             return;
         };
         watch.come_back(now);
+        self.surveyed = None;
         self.news.push(News::Returned {
             endpoint: ejected.endpoint.clone(),
         });
