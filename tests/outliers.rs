@@ -6,9 +6,12 @@
 )]
 
 use std::{
-    cell::Cell,
+    cell::{Cell, OnceCell, RefCell},
     future::pending,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     thread,
 };
 
@@ -22,9 +25,9 @@ use tokio::{
 use tower::{Layer, ServiceExt, service_fn};
 use tower_outbound::{
     balance::{
-        AvailabilityFiltering, Ejection, EjectionCause, EndpointFigures, Ewma, LeastLoaded, LoadBalanceLayer,
-        OutlierEjection, OutlierEjectionBuilder, Picked, Picker, RibbonRoundRobin, RoundRobin, Rule,
-        ZoneAvoidance,
+        AvailabilityFiltering, Candidates, Ejection, EjectionCause, EndpointFigures, Ewma, LeastLoaded,
+        LoadBalanceLayer, OutlierEjection, OutlierEjectionBuilder, Picked, Picker, RibbonRoundRobin,
+        RoundRobin, Rule, ZoneAvoidance,
     },
     call::{BoxError, Classify, Endpoint, Endpoints, ErrorRef, LateVerdict, Verdict, Veto},
 };
@@ -479,6 +482,8 @@ fn the_time_grows_with_each_ejection_in_a_row_up_to_its_maximum() {
 fn for_each_interval_in_which_it_was_well_its_next_time_is_shorter_again() {
     let ejected_again_after = |seconds: f64, picks: bool| {
         let world = World::new(2, settings().probe_successes(1));
+        world.call(WELL);
+        world.pass(5.0);
         world.fail("h0", 5);
         for _ in 0..3 {
             world.pass(world.time_of("h0"));
@@ -499,11 +504,11 @@ fn for_each_interval_in_which_it_was_well_its_next_time_is_shorter_again() {
         world.fail("h0", 5);
         world.time_of("h0")
     };
-    // Ejected at 0, 30, 90 and 180 s, it returns at 300 s, where an interval begins.
+    // Ejected at 5, 35, 95 and 185 s, it returns at 305 s; intervals end at 310, 320 and 330 s.
     for picks in [true, false] {
-        assert_eq!(ejected_again_after(9.0, picks), 150.0);
-        assert_eq!(ejected_again_after(10.0, picks), 120.0);
-        assert_eq!(ejected_again_after(29.0, picks), 90.0);
+        assert_eq!(ejected_again_after(14.0, picks), 150.0);
+        assert_eq!(ejected_again_after(15.0, picks), 120.0);
+        assert_eq!(ejected_again_after(25.0, picks), 90.0);
         assert_eq!(ejected_again_after(1_000.0, picks), 30.0);
     }
 }
@@ -599,6 +604,22 @@ fn a_probe_that_never_ends_lets_another_go_after_the_base_time_and_both_count() 
 }
 
 #[test]
+fn of_two_probes_the_one_that_ends_after_the_other_has_failed_decides_nothing() {
+    let world = World::new(3, settings());
+    world.fail("h0", 5);
+    world.pass(30.0);
+    let probes = [world.pick_this("h0"), {
+        world.pass(30.0);
+        world.pick_this("h0")
+    }];
+    for probe in probes {
+        probe.end(Verdict::Failure, world.at());
+    }
+    let ejection = world.ejection("h0").unwrap();
+    assert_eq!((ejection.in_a_row(), ejection.is_probing()), (2, false));
+}
+
+#[test]
 fn attempts_that_started_before_an_ejection_decide_nothing_after_it() {
     let world = World::new(2, settings());
     let late: Vec<Picked> = (0..30).map(|_| world.pick_this("h0")).collect();
@@ -622,7 +643,7 @@ fn attempts_that_started_before_an_ejection_decide_nothing_after_it() {
         world.end_at("h0", Verdict::Success);
     }
     assert!(world.ejection("h0").is_none());
-    for picked in late {
+    for picked in late.take(7) {
         picked.end(Verdict::Failure, world.at());
     }
     assert!(world.ejection("h0").is_none());
@@ -665,6 +686,56 @@ fn one_that_comes_back_gets_less_than_its_part_at_first() {
         first * 10 * 2 < later,
         "{first} in the first second, {later} in ten later on"
     );
+}
+
+/// Chooses the first that may be picked; but once, before it says so, somebody else sends a call.
+struct Overtaken {
+    by: OnceCell<Picker<Arc<dyn Rule>>>,
+    armed: Cell<bool>,
+    sent: RefCell<Option<Picked>>,
+    now: Instant,
+}
+
+impl Rule for Overtaken {
+    fn pick(&self, candidates: &Candidates<'_>) -> Option<usize> {
+        let eligible = |at: usize| {
+            let endpoint = candidates.get(at).unwrap().endpoint();
+            endpoint.eligibility().is_eligible()
+        };
+        let first = (0..candidates.len()).find(|&at| eligible(at));
+        if self.armed.take() {
+            let other = self.by.get().unwrap();
+            self.sent.replace(other.pick(&Request::new(()), self.now));
+        }
+        first
+    }
+
+    fn chooses_alone(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_pick_whose_endpoint_has_got_its_probe_meanwhile_goes_elsewhere() {
+    let begun = Instant::now();
+    let now = begun + secs(30.0);
+    let rule = Arc::new(Overtaken {
+        by: OnceCell::new(),
+        armed: Cell::new(false),
+        sent: RefCell::default(),
+        now,
+    });
+    let shared: Arc<dyn Rule> = rule.clone();
+    let picker = Picker::new(set(3), shared).outliers(settings().build().unwrap());
+    assert!(rule.by.set(picker.clone()).is_ok());
+    let pick = |at| picker.pick(&Request::new(()), at).unwrap();
+    for _ in 0..5 {
+        pick(begun).end(Verdict::Failure, begun);
+    }
+    rule.armed.set(true);
+    let picked = pick(now);
+    let probe = rule.sent.take().unwrap();
+    assert_eq!((probe.endpoint().key(), picked.endpoint().key()), ("h0", "h1"));
 }
 
 // ---- the set changes
