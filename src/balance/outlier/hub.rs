@@ -8,10 +8,7 @@ use std::{
     fmt,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{
-            AtomicBool, AtomicU32, AtomicU64,
-            Ordering::{AcqRel, Acquire, Relaxed, Release},
-        },
+        atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
     },
 };
 
@@ -19,6 +16,7 @@ use tokio::time::{Duration, Instant};
 
 use super::{
     Ejection, EjectionCause, OutlierEjection,
+    due::Due,
     state::{News, State},
     watch::{Phase, Sign, Ticket, Watch, nanos},
 };
@@ -35,52 +33,10 @@ pub(in crate::balance) struct Hub {
     in_a_row: AtomicU32,
     /// After how many nanoseconds what is given up is a failure.
     abandoned_after: AtomicU64,
-    looking: AtomicBool,
     /// The times here are counted from there, in nanoseconds.
     since: OnceLock<Instant>,
     /// None: it is switched off.
     state: Mutex<Option<State>>,
-}
-
-/// When somebody has to look.
-struct Due(AtomicU64);
-
-const OFF: u64 = u64::MAX;
-const NEVER: u64 = u64::MAX - 1;
-
-impl Default for Due {
-    fn default() -> Self {
-        Due(AtomicU64::new(OFF))
-    }
-}
-
-impl Due {
-    /// Not later than then, if it is on.
-    fn bring_forward(&self, to: u64) {
-        let sooner = |due: u64| (due != OFF && to < due).then_some(to);
-        let _ = self.0.fetch_update(Release, Relaxed, sooner);
-    }
-
-    /// Before the one who looks looks.
-    fn forget(&self) {
-        let forgotten = |due: u64| (due != OFF).then_some(NEVER);
-        let _ = self.0.fetch_update(AcqRel, Relaxed, forgotten);
-    }
-}
-
-/// The one who looks.
-struct Looking<'a>(&'a AtomicBool);
-
-impl<'a> Looking<'a> {
-    fn alone(flag: &'a AtomicBool) -> Option<Self> {
-        (!flag.swap(true, Acquire)).then_some(Looking(flag))
-    }
-}
-
-impl Drop for Looking<'_> {
-    fn drop(&mut self) {
-        self.0.store(false, Release);
-    }
 }
 
 impl Hub {
@@ -94,12 +50,12 @@ impl Hub {
         let abandoned_after = settings.abandoned_after.map_or(u64::MAX, nanos);
         self.abandoned_after.store(abandoned_after, Relaxed);
         *state = Some(State::new(settings));
-        self.due.0.store(0, Release);
+        self.due.switch_on();
     }
 
     /// Takes all vetoes back, for good.
     pub(in crate::balance) fn switch_off(&self) {
-        self.due.0.store(OFF, Release);
+        self.due.switch_off();
         if let Some(mut state) = self.lock().take() {
             state.close(0);
         }
@@ -141,11 +97,10 @@ impl Hub {
     /// Is it on, and is there something to do?
     #[inline]
     pub(in crate::balance) fn is_on_and_due(&self, now: Instant) -> (bool, bool) {
-        let due = self.due.0.load(Relaxed);
-        if due == OFF {
-            return (false, false);
+        match self.due.at() {
+            None => (false, false),
+            Some(due) => (true, due <= self.nanos(now)),
         }
-        (true, due <= self.nanos(now))
     }
 
     /// The set has changed.
@@ -156,11 +111,9 @@ impl Hub {
     /// Whoever comes first does what is due; the others pick by what there is.
     #[cold]
     pub(in crate::balance) fn look(&self, now: Instant, roster: impl FnOnce() -> Arc<Roster>) {
-        let Some(_alone) = Looking::alone(&self.looking) else {
+        let Some(_looking) = self.due.take() else {
             return;
         };
-        // Forgotten before anything is read: what comes up meanwhile makes it due again.
-        self.due.forget();
         let (now, roster) = (self.nanos(now), roster());
         self.with(|state| self.due.bring_forward(state.look(&roster, now)));
     }
@@ -272,7 +225,7 @@ fn tell(news: &News) {
 impl fmt::Debug for Hub {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Hub")
-            .field("is_on", &(self.due.0.load(Relaxed) != OFF))
+            .field("is_on", &self.due.at().is_some())
             .finish_non_exhaustive()
     }
 }

@@ -82,6 +82,7 @@
 //! # Ok::<(), tower_outbound::call::ConfigError>(())
 //! ```
 
+mod due;
 mod ejection;
 mod hub;
 mod rates;
