@@ -7,7 +7,10 @@ use std::sync::{
 
 use tokio::time::{Duration, Instant};
 
-use super::load::{Load, Open, Sample};
+use super::{
+    load::{Load, Open, Sample},
+    outlier::{Hub, Outcome, Ticket, Watch},
+};
 use crate::call::{Attempt, AttemptOutcome, Endpoint, Verdict, scope};
 
 /// The live counters of one endpoint. What a pick looks at comes first, in one line of the processor's cache.
@@ -28,6 +31,8 @@ pub(super) struct Counters {
     response_nanos: AtomicU64,
     /// When an attempt started or ended last.
     changed: AtomicU64,
+    /// Where outliers are ejected.
+    watch: OnceLock<Arc<Watch>>,
 }
 
 /// The lower bits of [`Counters::troubles`] are the count. The others are the time, in microseconds, plus one: zero is
@@ -74,6 +79,22 @@ impl Counters {
     /// When an attempt started or ended last.
     pub(super) fn changed(&self) -> Option<Instant> {
         self.instant(Duration::from_nanos(self.changed.load(Relaxed)))
+    }
+
+    /// What is watched of it, if outliers are ejected.
+    pub(super) fn watch(&self) -> Option<&Arc<Watch>> {
+        self.watch.get()
+    }
+
+    #[inline]
+    pub(super) fn watched_by(&self, hub: &Arc<Hub>) -> &Watch {
+        self.watch.get_or_init(|| Arc::new(Watch::new(hub.clone())))
+    }
+
+    /// It has come back to the others, and is to get less than its part at first.
+    pub(super) fn begin_slowly(&self, now: Instant) {
+        self.load.settle();
+        self.load.join(self.nanos(now));
     }
 
     /// What comes back is when that was.
@@ -252,6 +273,8 @@ pub(super) struct Underway {
     decay: f32,
     /// Is it a part of a call that keeps a trail?
     recorded: bool,
+    /// Where outliers are ejected.
+    ticket: Ticket,
 }
 
 impl InFlight {
@@ -274,7 +297,17 @@ impl InFlight {
                 scope.set_had_a_choice(had_a_choice);
                 scope.keeps_trail()
             }),
+            ticket: Ticket::default(),
         }))
+    }
+
+    /// With what it was admitted as.
+    #[inline]
+    pub(super) fn watched(mut self, ticket: Ticket) -> Self {
+        if let Some(underway) = &mut self.0 {
+            underway.ticket = ticket;
+        }
+        self
     }
 
     /// Ends it. What comes back is what can be told of it; always, since it ends but once.
@@ -286,13 +319,14 @@ impl InFlight {
         underway
             .counters
             .end(verdict, end, underway.started, took, nanos, underway.decay);
+        underway.watch(Outcome::Verdict(verdict), now);
         Some(underway)
     }
 
     /// Given up.
     pub(super) fn abandon(mut self, now: Instant) {
         if let Some(underway) = self.0.take() {
-            underway.counters.abandon(underway.started, now, underway.decay);
+            underway.abandon(now);
         }
     }
 
@@ -311,21 +345,39 @@ impl InFlight {
 
     /// Ends it by a verdict that came later than the answer.
     pub(super) fn end_late(mut self, verdict: Verdict, answered: Instant, now: Instant) {
-        if let Some(Underway {
-            counters,
-            started,
-            decay,
-            ..
-        }) = self.0.take()
-        {
-            let took = counters.nanos(answered).saturating_sub(started);
+        if let Some(underway) = self.0.take() {
+            let Underway {
+                counters,
+                started,
+                decay,
+                ..
+            } = &underway;
+            let took = counters.nanos(answered).saturating_sub(*started);
             let nanos = counters.nanos(now);
-            counters.end(verdict, End::Answered, started, took, nanos, decay);
+            counters.end(verdict, End::Answered, *started, took, nanos, *decay);
+            underway.watch(Outcome::Verdict(verdict), now);
         }
     }
 }
 
 impl Underway {
+    fn abandon(&self, now: Instant) {
+        self.counters.abandon(self.started, now, self.decay);
+        let waited = self.counters.nanos(now).saturating_sub(self.started);
+        self.watch(Outcome::GivenUp(waited), now);
+    }
+
+    /// For the detector of outliers.
+    #[inline]
+    fn watch(&self, outcome: Outcome, now: Instant) {
+        if self.ticket == Ticket::default() {
+            return;
+        }
+        if let Some(watch) = self.counters.watch() {
+            watch.end(self.ticket, &self.counters, &self.endpoint, outcome, now);
+        }
+    }
+
     /// For the trail.
     pub(super) fn attempt(&self, now: Instant, outcome: AttemptOutcome) -> Attempt {
         let since_first = Duration::from_nanos(self.started);
@@ -343,7 +395,7 @@ impl Drop for InFlight {
     fn drop(&mut self) {
         if let Some(underway) = self.0.take() {
             let now = Instant::now();
-            underway.counters.abandon(underway.started, now, underway.decay);
+            underway.abandon(now);
             if !underway.recorded {
                 // Should it be dropped within another call, that one has no part in it.
                 return;

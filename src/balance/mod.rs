@@ -72,6 +72,12 @@
 //! a [`CallFailed`](crate::call::CallFailed) with a trail of one attempt, so that the error names the endpoint in any
 //! case.
 //!
+//! # Outliers
+//!
+//! Endpoints that fail more than their peers can be [left alone](LoadBalanceLayer::outliers) for a time: after failures in
+//! a row, or by their success rates. They return by way of probes, which are ordinary calls, one at a time. At most half
+//! of the set is ejected at once. [More](outlier).
+//!
 //! # Defaults
 //!
 //! | setting | default | |
@@ -79,6 +85,7 @@
 //! | [`rule`](LoadBalanceLayer::rule) | [`Ewma`] | the soonest of ten; Ribbon's is [`AvailabilityFiltering`] |
 //! | [`classify`](LoadBalanceLayer::classify) | [`ByFault`](crate::call::ByFault) | an answer is a success; a rejection is neither |
 //! | [`ribbon_stats`](LoadBalanceLayer::ribbon_stats) | Ribbon's: 3 connection failures, 10 s to 30 s | only its rules look at them |
+//! | [`outliers`](LoadBalanceLayer::outliers) | off | [`OutlierEjection::default()`] is 5 failures in a row, 30 s and more |
 //! | [`host_header`](LoadBalanceLayer::host_header) | [`OfEndpoint`](crate::call::HostHeader::OfEndpoint) | as Ribbon |
 //! | [`when_empty`](LoadBalanceLayer::when_empty) | [`FailAtOnce`](WhenEmpty::FailAtOnce) | |
 //! | [`first_wait`](LoadBalanceLayer::first_wait) | 1 s | |
@@ -88,6 +95,7 @@ mod future;
 mod handle;
 mod layer;
 mod load;
+pub mod outlier;
 mod pick;
 mod picker;
 mod roster;
@@ -101,6 +109,7 @@ pub use self::{
     future::LoadBalanceFuture,
     handle::{BalanceHandle, EndpointFigures},
     layer::{LoadBalanceLayer, WhenEmpty},
+    outlier::{Ejection, EjectionCause, OutlierEjection, OutlierEjectionBuilder},
     picker::{Picked, Picker},
     rule::{
         AvailabilityFiltering, BestAvailable, Candidate, Candidates, ConsistentHash, Ewma, EwmaBuilder,
