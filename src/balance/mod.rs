@@ -104,8 +104,8 @@ pub use self::{
     picker::{Picked, Picker},
     rule::{
         AvailabilityFiltering, BestAvailable, Candidate, Candidates, ConsistentHash, Ewma, EwmaBuilder,
-        LeastLoaded, Random, RibbonRoundRobin, RibbonRule, RoundRobin, Rule, WeightedResponseTime,
-        WeightedRoundRobin, ZoneAvoidance, ZoneAware,
+        LeastLoaded, Only, Random, RibbonRoundRobin, RibbonRule, RoundRobin, Rule, WeightedRandom,
+        WeightedResponseTime, WeightedRoundRobin, ZoneAvoidance, ZoneAware, ZoneFirst,
     },
     service::LoadBalance,
     stats::{RibbonStats, RibbonStatsBuilder},

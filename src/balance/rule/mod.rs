@@ -40,14 +40,20 @@
 //! 30 min); weights are worked out anew at once when the set has changed (there it goes round until the 30 s are over);
 //! and nothing spins where no endpoint can be picked.
 
+mod bound;
 mod consistent_hash;
 mod dice;
 mod ewma;
 mod least_loaded;
+mod memo;
+mod only;
+mod part;
 mod random;
 mod ribbon;
 mod round_robin;
+mod weighted_random;
 mod weighted_round_robin;
+mod zone_first;
 
 use std::{fmt, sync::Arc};
 
@@ -57,13 +63,16 @@ pub use self::{
     consistent_hash::ConsistentHash,
     ewma::{Ewma, EwmaBuilder},
     least_loaded::LeastLoaded,
+    only::Only,
     random::Random,
     ribbon::{
         AvailabilityFiltering, BestAvailable, RibbonRoundRobin, RibbonRule, WeightedResponseTime,
         ZoneAvoidance, ZoneAware,
     },
     round_robin::RoundRobin,
+    weighted_random::WeightedRandom,
     weighted_round_robin::WeightedRoundRobin,
+    zone_first::ZoneFirst,
 };
 use super::{
     figures::Figures,
@@ -179,8 +188,16 @@ pub struct Candidates<'a> {
     request: &'a dyn Addressed,
     tried: Tried,
     now: Instant,
-    /// Some: only the entries at these places.
-    places: Option<&'a [usize]>,
+    /// Some: only some of the entries.
+    part: Option<Shown<'a>>,
+}
+
+/// Which entries are shown where not all are.
+#[derive(Clone, Copy)]
+struct Shown<'a> {
+    /// None: they have been put together for this pick.
+    id: Option<u64>,
+    places: &'a [usize],
 }
 
 /// One endpoint that a [`Rule`] may choose.
@@ -206,14 +223,20 @@ impl<'a> Candidates<'a> {
             request,
             tried,
             now,
-            places: None,
+            part: None,
         }
     }
 
-    /// Of the whole set only these.
+    /// Of the whole set only these, for this pick.
     pub(super) fn at(self, places: &'a [usize]) -> Self {
+        self.part(None, places)
+    }
+
+    /// Of the whole set only these, which have this number as long as they are these.
+    #[inline]
+    fn part(self, id: Option<u64>, places: &'a [usize]) -> Self {
         Candidates {
-            places: Some(places),
+            part: Some(Shown { id, places }),
             ..self
         }
     }
@@ -225,12 +248,23 @@ impl<'a> Candidates<'a> {
     /// How many there are.
     #[inline]
     pub fn len(&self) -> usize {
-        self.places.map_or(self.roster.len(), <[usize]>::len)
+        self.part.map_or(self.roster.len(), |part| part.places.len())
     }
 
     /// Are there none? A rule never sees that.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// A number that stands for just these candidates in this order, so that a rule can keep what it has worked out about
+    /// them: no others have it in this process, and after a change of the set, or of the
+    /// [description](Candidate::endpoint) of one of them, it is another. `None`: they have been put together for this pick.
+    #[inline]
+    pub fn id(&self) -> Option<u64> {
+        match self.part {
+            None => Some(self.roster.id()),
+            Some(part) => part.id,
+        }
     }
 
     /// The head of the request that is to be sent. `None`: it is of a [type](Addressed::head) that shows none.
@@ -268,7 +302,7 @@ impl<'a> Candidates<'a> {
 
     /// Is none left out?
     fn are_all(&self) -> bool {
-        self.places.is_none()
+        self.part.is_none()
     }
 
     /// Which state of which set this is about.
@@ -289,9 +323,9 @@ impl<'a> Candidates<'a> {
     /// Where the one at this index is in the set.
     #[inline]
     pub(super) fn place(&self, index: usize) -> Option<usize> {
-        match self.places {
+        match self.part {
             None => Some(index),
-            Some(places) => places.get(index).copied(),
+            Some(part) => part.places.get(index).copied(),
         }
     }
 }

@@ -1,16 +1,8 @@
 //! One after the other, the heavier the more often.
 
-use std::sync::{
-    Arc,
-    atomic::{
-        AtomicBool, AtomicUsize,
-        Ordering::{Acquire, Relaxed, Release},
-    },
-};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use arc_swap::ArcSwapOption;
-
-use super::{Candidates, Rule};
+use super::{Candidates, Rule, memo::Memo};
 
 /// One candidate after the other, each as often as its [weight](crate::call::Endpoint::weight) says: of 1,000 picks,
 /// weights of 5, 3 and 2 give 500, 300 and 200.
@@ -39,15 +31,8 @@ use super::{Candidates, Rule};
 #[derive(Debug, Default)]
 pub struct WeightedRoundRobin {
     next: AtomicUsize,
-    round: ArcSwapOption<Round>,
-    making: AtomicBool,
-}
-
-/// The turns of one state of one set.
-#[derive(Debug)]
-struct Round {
-    roster: u64,
-    turns: Box<[u32]>,
+    /// Which index has each turn.
+    round: Memo<Box<[u32]>>,
 }
 
 const MOST_TURNS: usize = 65_536;
@@ -65,20 +50,6 @@ impl WeightedRoundRobin {
             next: AtomicUsize::new(place),
             ..WeightedRoundRobin::default()
         }
-    }
-
-    /// Whoever comes first does it; the others go by what there is.
-    #[cold]
-    fn make(&self, candidates: &Candidates<'_>) {
-        if self.making.swap(true, Acquire) {
-            return;
-        }
-        let weights: Vec<u32> = weights(candidates).collect();
-        self.round.store(Some(Arc::new(Round {
-            roster: candidates.roster_id(),
-            turns: turns(&weights),
-        })));
-        self.making.store(false, Release);
     }
 }
 
@@ -122,27 +93,26 @@ impl Rule for WeightedRoundRobin {
     #[inline]
     fn pick(&self, candidates: &Candidates<'_>) -> Option<usize> {
         let turn = self.next.fetch_add(1, Relaxed);
-        if candidates.are_all() {
-            let is_of = |round: &Round| round.roster == candidates.roster_id();
-            let mut round = self.round.load();
-            if !round.as_ref().is_some_and(|round| is_of(round)) {
-                self.make(candidates);
-                round = self.round.load();
-            }
-            if let Some(round) = round.as_ref().filter(|round| is_of(round)) {
-                let turn = turn.checked_rem(round.turns.len())?;
-                return round.turns.get(turn).map(|&place| place as usize);
-            }
-        }
-        // Some are left out, or another thread is about to make the round.
-        let sum: u64 = weights(candidates).map(u64::from).sum();
-        let mut left = (turn as u64).checked_rem(sum)?;
-        weights(candidates).position(|weight| {
-            let is_it = left < u64::from(weight);
-            left = left.saturating_sub(weight.into());
-            is_it
+        let make = || turns(&weights(candidates).collect::<Vec<_>>());
+        self.round.with(candidates, make, |round| match round {
+            Some(round) => round
+                .get(turn.checked_rem(round.len())?)
+                .map(|&index| index as usize),
+            None => by_looking_at_all(turn, candidates),
         })
     }
+}
+
+/// These are together for one pick, or another thread is about to make the round.
+#[cold]
+fn by_looking_at_all(turn: usize, candidates: &Candidates<'_>) -> Option<usize> {
+    let sum: u64 = weights(candidates).map(u64::from).sum();
+    let mut left = (turn as u64).checked_rem(sum)?;
+    weights(candidates).position(|weight| {
+        let is_it = left < u64::from(weight);
+        left = left.saturating_sub(weight.into());
+        is_it
+    })
 }
 
 #[cfg(test)]
