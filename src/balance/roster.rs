@@ -1,71 +1,130 @@
 //! The endpoints that may be picked, each with its counters.
-#![expect(
-    clippy::disallowed_types,
-    reason = "a std lock guards the rebuilding of the roster after a change of the set; other picks take no lock"
-)]
+//!
+//! A roster is a list of chunks, which the next one shares but for those that a change is about. Whoever changes the set
+//! makes it; a pick reads the latest.
 
 use std::{
     collections::HashMap,
+    hash::{Hash, Hasher},
+    mem,
     sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
 };
 
 use arc_swap::{ArcSwap, Guard};
 
 use super::{figures::Counters, stats::RibbonStats};
-use crate::call::{Affinity, Endpoint, Endpoints, Snapshot};
+use crate::call::{Affinity, Delta, Endpoint, Endpoints, Follower, Member};
 
 /// What a layer and all its services share: the set, and the roster made from it.
 #[derive(Debug)]
 pub(super) struct Pool {
-    shared: Arc<Shared>,
+    endpoints: Endpoints,
+    rosters: Arc<Rosters>,
     pub(super) stats: RibbonStats,
 }
 
+/// Follows the set.
 #[derive(Debug)]
-struct Shared {
-    endpoints: Endpoints,
-    roster: ArcSwap<Roster>,
-    rebuilding: Mutex<()>,
-}
+struct Rosters(ArcSwap<Roster>);
 
 /// One state of the set, with the counters of its endpoints.
 #[derive(Debug)]
 pub(super) struct Roster {
     id: u64,
-    source: Arc<Snapshot>,
-    entries: Box<[Entry]>,
-    /// The places of the endpoints of each zone, in the order in which the zones occur. Those without one share one.
-    zones: Box<[Box<[usize]>]>,
+    pool: u64,
+    resolved: bool,
+    /// Has anybody looked at it?
+    seen: AtomicBool,
+    /// How many have come since somebody looked.
+    newcomers: usize,
+    len: usize,
+    links: Box<[Link]>,
+    /// In which chunk every so manieth place is: see [`STRIDE`].
+    signposts: Box<[u32]>,
+    zones: OnceLock<Zones>,
 }
 
-/// No two rosters of a process have the same number, be they of one set or not.
-static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+/// A chunk in the list.
+#[derive(Debug, Clone)]
+struct Link {
+    /// The place of its first.
+    start: usize,
+    /// The number of its first.
+    first: u64,
+    chunk: Arc<Chunk>,
+}
+
+/// Some endpoints that stand one after the other. None is empty.
+#[derive(Debug)]
+struct Chunk {
+    /// Before anybody has asked for an entry. No less than what the entries hold, if it is not empty.
+    seeds: Box<[Seed]>,
+    entries: OnceLock<Box<[Entry]>>,
+}
+
+/// What an entry is made of. Counters are large, and of a large set many are never looked at.
+#[derive(Debug)]
+struct Seed {
+    endpoint: Endpoint,
+    counters: Option<Arc<Counters>>,
+    number: u64,
+    hash: Affinity,
+    late: bool,
+}
 
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     pub(super) endpoint: Endpoint,
     pub(super) counters: Arc<Counters>,
-    /// Which of [`Roster::zones`] it is in.
-    pub(super) zone: usize,
+    /// The order of the set is that of the numbers.
+    number: u64,
     /// Of its key.
     pub(super) hash: Affinity,
     /// Did most of the others come before it?
     pub(super) late: bool,
 }
 
+/// Which endpoints are in which zone. Those without one share one.
+#[derive(Debug)]
+struct Zones {
+    /// Of the endpoint at each place.
+    of: Box<[u32]>,
+    /// The places of the endpoints of each, in the order in which the zones occur.
+    places: Box<[Box<[usize]>]>,
+}
+
+/// An endpoint of a pool, to be found again in its later rosters.
+#[derive(Debug)]
+pub(super) struct Seat {
+    number: u64,
+    /// Its place, and above it the lower half of the id of the roster in which it was looked up last.
+    known: AtomicU64,
+}
+
+/// So many endpoints are in a chunk at most. A change copies one, and the list of all: with ten thousand both take
+/// about as long.
+const MOST: usize = if cfg!(test) { 8 } else { 128 };
+/// One with fewer takes in its neighbor, unless it is the last.
+const LEAST: usize = MOST / 4;
+const STRIDE: usize = MOST / 2;
+
+/// No two rosters of a process have the same number, be they of one set or not. Nor have pools.
+static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+
 impl Pool {
     pub(super) fn new(endpoints: Endpoints) -> Self {
-        let roster = Roster::new(endpoints.snapshot(), &[]);
-        let shared = Shared {
-            endpoints,
-            roster: ArcSwap::from_pointee(roster),
-            rebuilding: Mutex::new(()),
-        };
+        let rosters = endpoints.followed_by(|members, resolved| {
+            let seeds: Vec<Seed> = members
+                .map(|(number, endpoint)| Seed::new(endpoint.clone(), number, false))
+                .collect();
+            Rosters(ArcSwap::from_pointee(Roster::new(seeds, resolved)))
+        });
         Pool {
-            shared: Arc::new(shared),
+            endpoints,
+            rosters,
             stats: RibbonStats::default(),
         }
     }
@@ -73,192 +132,559 @@ impl Pool {
     /// The same set and the same counters, read in another way.
     pub(super) fn with(&self, stats: RibbonStats) -> Self {
         Pool {
-            shared: self.shared.clone(),
+            endpoints: self.endpoints.clone(),
+            rosters: self.rosters.clone(),
             stats,
         }
     }
 
     pub(super) fn endpoints(&self) -> &Endpoints {
-        &self.shared.endpoints
+        &self.endpoints
     }
 
     /// The roster of the latest state of the set that was published before this call.
     #[inline]
     pub(super) fn roster(&self) -> Guard<Arc<Roster>> {
-        let roster = self.shared.roster.load();
-        if roster.source.version() == self.shared.endpoints.version() {
-            roster
-        } else {
-            self.shared.rebuild()
+        let roster = self.rosters.0.load();
+        if !roster.seen.load(Relaxed) {
+            roster.seen.store(true, Relaxed);
         }
+        roster
     }
 }
 
-impl Shared {
-    /// Whoever picks first after a change makes the new roster; the others wait for it, since the old one may hold
-    /// an endpoint that has been taken out.
-    #[cold]
-    fn rebuild(&self) -> Guard<Arc<Roster>> {
-        let _rebuilding = self.rebuilding.lock().unwrap_or_else(PoisonError::into_inner);
-        let old = self.roster.load();
-        if old.source.version() == self.endpoints.version() {
-            return old;
-        }
-        self.roster
-            .store(Arc::new(Roster::new(self.endpoints.snapshot(), &old.entries)));
-        self.roster.load()
+impl Follower for Rosters {
+    fn follow(&self, deltas: &[Delta]) {
+        let next = self.0.load().after(deltas);
+        self.0.store(Arc::new(next));
     }
 }
 
 impl Roster {
-    /// An endpoint whose key was in the roster before keeps its counters; those of the others go with the old roster.
-    fn new(source: Arc<Snapshot>, old: &[Entry]) -> Self {
-        let mut survivors = Survivors::new(old);
-        let mut newcomers = Vec::new();
-        let mut entries: Box<[Entry]> = source
-            .endpoints()
-            .iter()
-            .enumerate()
-            .map(|(place, endpoint)| match survivors.take(endpoint) {
-                Some(before) => Entry {
-                    endpoint: endpoint.clone(),
-                    ..before.clone()
-                },
-                None => {
-                    newcomers.push(place);
-                    Entry {
-                        endpoint: endpoint.clone(),
-                        counters: Arc::default(),
-                        zone: 0,
-                        hash: Affinity::of(endpoint.key()),
-                        late: false,
-                    }
-                }
-            })
-            .collect();
-        if newcomers.len() * 2 <= entries.len() {
-            for place in newcomers {
-                if let Some(entry) = entries.get_mut(place) {
-                    entry.late = true;
-                }
-            }
-        }
-        let mut roster = Roster {
-            id: NEXT_ID.fetch_add(1, Relaxed),
-            source,
-            entries,
-            zones: Box::default(),
-        };
-        roster.sort_into_zones();
-        roster
+    fn new(seeds: Vec<Seed>, resolved: bool) -> Self {
+        let newcomers = seeds.len();
+        let mut links = Links::default();
+        links.add(seeds);
+        let pool = NEXT_ID.fetch_add(1, Relaxed);
+        Roster::of(links, pool, resolved, newcomers)
     }
 
-    /// As in Ribbon names of zones that differ in upper and lower case alone are one.
-    fn sort_into_zones(&mut self) {
-        let mut by_name: HashMap<Option<String>, usize> = HashMap::new();
-        let mut zones: Vec<Vec<usize>> = Vec::new();
-        for (place, entry) in self.entries.iter_mut().enumerate() {
-            let name = entry.endpoint.zone().map(str::to_ascii_lowercase);
-            entry.zone = *by_name.entry(name).or_insert_with(|| {
-                zones.push(Vec::new());
-                zones.len() - 1
-            });
-            if let Some(zone) = zones.get_mut(entry.zone) {
-                zone.push(place);
+    fn of(links: Links, pool: u64, resolved: bool, newcomers: usize) -> Self {
+        let Links { links, len } = links;
+        let mut signposts = Vec::new();
+        if links.len() > 1 {
+            let next_starts = links.iter().skip(1).map(|next| next.start).chain([len]);
+            for (index, next_start) in (0..).zip(next_starts) {
+                signposts.resize(next_start.div_ceil(STRIDE), index);
             }
         }
-        self.zones = zones.into_iter().map(Vec::into_boxed_slice).collect();
+        Roster {
+            id: NEXT_ID.fetch_add(1, Relaxed),
+            pool,
+            resolved,
+            seen: AtomicBool::new(false),
+            newcomers,
+            len,
+            links: links.into(),
+            signposts: signposts.into(),
+            zones: OnceLock::new(),
+        }
+    }
+
+    /// The state that follows. An endpoint that stays, if under another description or in another place, keeps its
+    /// counters; those of the others go with the old roster.
+    fn after(&self, deltas: &[Delta]) -> Self {
+        let came = deltas
+            .iter()
+            .filter(|delta| matches!(delta, Delta::Came(_)))
+            .count();
+        let went = deltas
+            .iter()
+            .filter(|delta| matches!(delta, Delta::Went(_)))
+            .count();
+        let newcomers = came
+            + if self.seen.load(Relaxed) {
+                0
+            } else {
+                self.newcomers
+            };
+        let late = newcomers * 2 <= (self.len + came).saturating_sub(went);
+        let mut draft = Draft::new(&self.links);
+        for delta in deltas {
+            match delta {
+                Delta::Came(Member { number, endpoint }) => {
+                    draft.append(Seed::new(endpoint.clone(), *number, late));
+                }
+                Delta::Went(number) => {
+                    draft.take(*number);
+                }
+                Delta::Became(number, now) if *number == now.number => {
+                    if let Some(seed) = draft.get_mut(*number) {
+                        seed.endpoint = now.endpoint.clone();
+                    }
+                }
+                Delta::Became(number, now) => {
+                    if let Some(old) = draft.take(*number) {
+                        draft.append(Seed {
+                            endpoint: now.endpoint.clone(),
+                            number: now.number,
+                            ..old
+                        });
+                    }
+                }
+            }
+        }
+        Roster::of(draft.into_links(), self.pool, true, newcomers)
     }
 
     /// Is there another endpoint than this one that may be picked? Mostly one of the first two is.
+    #[inline]
     pub(super) fn has_another_than(&self, entry: &Entry) -> bool {
-        self.entries
-            .iter()
-            .any(|other| !std::ptr::eq(other, entry) && other.endpoint.eligibility().is_eligible())
+        let is_one =
+            |number: u64, endpoint: &Endpoint| number != entry.number && endpoint.eligibility().is_eligible();
+        self.links.iter().any(|link| match link.chunk.entries.get() {
+            Some(entries) => entries.iter().any(|other| is_one(other.number, &other.endpoint)),
+            None => link
+                .chunk
+                .seeds
+                .iter()
+                .any(|seed| is_one(seed.number, &seed.endpoint)),
+        })
     }
 
     pub(super) fn id(&self) -> u64 {
         self.id
     }
 
+    /// Which pool this is a state of.
+    pub(super) fn pool(&self) -> u64 {
+        self.pool
+    }
+
+    /// The places of the endpoints of each zone.
     pub(super) fn zones(&self) -> &[Box<[usize]>] {
-        &self.zones
+        &self.sorted_into_zones().places
+    }
+
+    /// The zone of the one at this place.
+    pub(super) fn zone(&self, place: usize) -> usize {
+        let zone = self.sorted_into_zones().of.get(place);
+        zone.map_or(usize::MAX, |&zone| zone as usize)
+    }
+
+    fn sorted_into_zones(&self) -> &Zones {
+        self.zones.get_or_init(|| Zones::of(self.endpoints()))
     }
 
     pub(super) fn len(&self) -> usize {
-        self.entries.len()
+        self.len
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.len == 0
     }
 
     /// All, in the order of the set.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
-        self.entries.iter()
+        self.links.iter().flat_map(|link| link.chunk.entries())
+    }
+
+    /// The endpoints alone: where one has not been looked at yet, it stays so.
+    pub(super) fn endpoints(&self) -> impl Iterator<Item = &Endpoint> {
+        let places = self
+            .links
+            .iter()
+            .flat_map(|link| (0..link.chunk.len()).map(move |at| (link, at)));
+        places.filter_map(|(link, at)| link.chunk.endpoint(at))
+    }
+
+    /// The hashes of the keys, in the same order and in the same way.
+    pub(super) fn hashes(&self) -> impl Iterator<Item = Affinity> {
+        let places = self
+            .links
+            .iter()
+            .flat_map(|link| (0..link.chunk.len()).map(move |at| (link, at)));
+        places.filter_map(|(link, at)| link.chunk.hash(at))
+    }
+
+    /// Which chunk a place is in, and where there.
+    #[inline]
+    fn locate(&self, place: usize) -> Option<(&Chunk, usize)> {
+        if let [only] = &*self.links {
+            return Some((&only.chunk, place));
+        }
+        let signpost = *self.signposts.get(place / STRIDE)? as usize;
+        let mut rest = self.links.get(signpost..)?.iter();
+        let mut link = rest.next()?;
+        // There are at least some in each chunk, so it is one of the next few.
+        for next in rest {
+            if next.start > place {
+                break;
+            }
+            link = next;
+        }
+        Some((&link.chunk, place - link.start))
     }
 
     /// The one at this place.
     #[inline]
     pub(super) fn get(&self, place: usize) -> Option<&Entry> {
-        self.entries.get(place)
+        let (chunk, at) = self.locate(place)?;
+        chunk.entries().get(at)
+    }
+
+    /// The endpoint at this place.
+    pub(super) fn endpoint(&self, place: usize) -> Option<&Endpoint> {
+        let (chunk, at) = self.locate(place)?;
+        chunk.endpoint(at)
+    }
+
+    /// The endpoint at this place, to be found again.
+    pub(super) fn seat(&self, place: usize) -> Option<Seat> {
+        let (chunk, at) = self.locate(place)?;
+        Some(Seat {
+            number: chunk.number(at)?,
+            known: AtomicU64::new(self.known(place)),
+        })
+    }
+
+    /// Where the one with this number is. None: it has gone.
+    fn place_of(&self, number: u64) -> Option<usize> {
+        let after = self.links.partition_point(|link| link.first <= number);
+        let link = self.links.get(after.checked_sub(1)?)?;
+        Some(link.start + link.chunk.find(number)?)
+    }
+
+    /// A place, and that it is one of this roster.
+    fn known(&self, place: usize) -> u64 {
+        self.id << 32 | (place as u64).min(NOWHERE)
     }
 
     pub(super) fn resolved(&self) -> bool {
-        self.source.resolved()
+        self.resolved
     }
 
     /// The entry of this endpoint, or of the one that has its key now. Looks at all: it is for retries, not for each
     /// call.
     pub(super) fn find(&self, endpoint: &Endpoint) -> Option<&Entry> {
-        let same = self.entries.iter().find(|entry| entry.endpoint == *endpoint);
-        same.or_else(|| self.find_key(endpoint.key()))
+        let same = self.endpoints().position(|other| other == endpoint);
+        let place = same.or_else(|| self.place_of_key(endpoint.key()));
+        self.get(place?)
     }
 
     pub(super) fn find_key(&self, key: &str) -> Option<&Entry> {
-        self.entries.iter().find(|entry| entry.endpoint.key() == key)
+        self.get(self.place_of_key(key)?)
+    }
+
+    fn place_of_key(&self, key: &str) -> Option<usize> {
+        self.endpoints().position(|endpoint| endpoint.key() == key)
     }
 }
 
-/// The counters of the roster before, asked for in the order of the new one.
-struct Survivors<'a> {
-    old: &'a [Entry],
-    /// Where the next one is expected: most changes leave most of the order as it was.
-    next: usize,
-    /// Made when one is not where it is expected.
-    by_key: Option<HashMap<&'a str, &'a Entry>>,
-}
+/// As a place: it has gone.
+const NOWHERE: u64 = u32::MAX as u64;
 
-impl<'a> Survivors<'a> {
-    fn new(old: &'a [Entry]) -> Self {
-        Survivors {
-            old,
-            next: 0,
-            by_key: None,
+impl Seat {
+    /// Where it is in this roster, which is one of its pool. None: it has gone. It is looked up once for each roster.
+    #[inline]
+    pub(super) fn place(&self, roster: &Roster) -> Option<usize> {
+        let mut known = self.known.load(Relaxed);
+        if known >> 32 != roster.id & NOWHERE {
+            known = self.look_up(roster);
+        }
+        match known & NOWHERE {
+            NOWHERE => None,
+            place => Some(place as usize),
         }
     }
 
-    fn take(&mut self, endpoint: &Endpoint) -> Option<&'a Entry> {
-        // One further, if the expected one has been taken out.
-        for place in [self.next, self.next + 1] {
-            if let Some(entry) = self.old.get(place).filter(|entry| entry.endpoint == *endpoint) {
-                self.next = place + 1;
-                return Some(entry);
+    #[cold]
+    fn look_up(&self, roster: &Roster) -> u64 {
+        let place = roster.place_of(self.number);
+        let known = roster.known(place.unwrap_or(usize::MAX));
+        self.known.store(known, Relaxed);
+        known
+    }
+}
+
+impl Chunk {
+    /// If one of them has counters, all get some.
+    fn new(seeds: Vec<Seed>) -> Self {
+        if seeds.iter().all(|seed| seed.counters.is_none()) {
+            return Chunk {
+                seeds: seeds.into(),
+                entries: OnceLock::new(),
+            };
+        }
+        let entries: Box<[Entry]> = seeds.into_iter().map(Entry::from).collect();
+        Chunk {
+            seeds: Box::default(),
+            entries: OnceLock::from(entries),
+        }
+    }
+
+    #[inline]
+    fn entries(&self) -> &[Entry] {
+        match self.entries.get() {
+            Some(entries) => entries,
+            None => self.make_entries(),
+        }
+    }
+
+    /// Where several threads come at once, the work of one counts; none waits for another to do it.
+    #[cold]
+    fn make_entries(&self) -> &[Entry] {
+        let entries = self.seeds.iter().map(|seed| Entry {
+            endpoint: seed.endpoint.clone(),
+            counters: Arc::default(),
+            number: seed.number,
+            hash: seed.hash,
+            late: seed.late,
+        });
+        let _ = self.entries.set(entries.collect());
+        self.entries.get().map(|entries| &**entries).unwrap_or_default()
+    }
+
+    /// For a chunk of the next roster. It must have the same counters, so that they are made now at the latest.
+    fn open(&self) -> Vec<Seed> {
+        let entries = self.entries().iter();
+        entries
+            .map(|entry| Seed {
+                endpoint: entry.endpoint.clone(),
+                counters: Some(entry.counters.clone()),
+                number: entry.number,
+                hash: entry.hash,
+                late: entry.late,
+            })
+            .collect()
+    }
+
+    fn len(&self) -> usize {
+        self.entries
+            .get()
+            .map_or(self.seeds.len(), |entries| entries.len())
+    }
+
+    fn endpoint(&self, at: usize) -> Option<&Endpoint> {
+        match self.entries.get() {
+            Some(entries) => entries.get(at).map(|entry| &entry.endpoint),
+            None => self.seeds.get(at).map(|seed| &seed.endpoint),
+        }
+    }
+
+    fn hash(&self, at: usize) -> Option<Affinity> {
+        match self.entries.get() {
+            Some(entries) => entries.get(at).map(|entry| entry.hash),
+            None => self.seeds.get(at).map(|seed| seed.hash),
+        }
+    }
+
+    fn number(&self, at: usize) -> Option<u64> {
+        match self.entries.get() {
+            Some(entries) => entries.get(at).map(|entry| entry.number),
+            None => self.seeds.get(at).map(|seed| seed.number),
+        }
+    }
+
+    /// Where in it the one with this number is.
+    fn find(&self, number: u64) -> Option<usize> {
+        let found = match self.entries.get() {
+            Some(entries) => entries.binary_search_by_key(&number, |entry| entry.number),
+            None => self.seeds.binary_search_by_key(&number, |seed| seed.number),
+        };
+        found.ok()
+    }
+}
+
+impl Seed {
+    fn new(endpoint: Endpoint, number: u64, late: bool) -> Self {
+        Seed {
+            hash: endpoint.affinity(),
+            endpoint,
+            counters: None,
+            number,
+            late,
+        }
+    }
+}
+
+impl From<Seed> for Entry {
+    fn from(seed: Seed) -> Self {
+        Entry {
+            endpoint: seed.endpoint,
+            counters: seed.counters.unwrap_or_default(),
+            number: seed.number,
+            hash: seed.hash,
+            late: seed.late,
+        }
+    }
+}
+
+/// The list of a new roster, from its beginning.
+#[derive(Default)]
+struct Links {
+    links: Vec<Link>,
+    len: usize,
+}
+
+impl Links {
+    /// Chunks of these, about as large as one another.
+    fn add(&mut self, seeds: Vec<Seed>) {
+        let mut rest = seeds.len();
+        let mut chunks = rest.div_ceil(MOST);
+        let mut seeds = seeds.into_iter();
+        while let Some(size) = rest.checked_div(chunks) {
+            self.push_chunk(seeds.by_ref().take(size).collect());
+            rest -= size;
+            chunks -= 1;
+        }
+    }
+
+    fn push_chunk(&mut self, seeds: Vec<Seed>) {
+        if let Some(first) = seeds.first().map(|seed| seed.number) {
+            self.push(first, Arc::new(Chunk::new(seeds)));
+        }
+    }
+
+    fn push(&mut self, first: u64, chunk: Arc<Chunk>) {
+        let start = self.len;
+        self.len += chunk.len();
+        self.links.push(Link { start, first, chunk });
+    }
+}
+
+/// A roster while it is changed.
+struct Draft<'a> {
+    links: &'a [Link],
+    /// What became of each of these, and then what has come behind the last.
+    parts: Vec<Part<'a>>,
+}
+
+#[derive(Default)]
+struct Part<'a> {
+    /// As it was; none, if it has been opened.
+    link: Option<&'a Link>,
+    seeds: Vec<Seed>,
+}
+
+impl Part<'_> {
+    fn len(&self) -> usize {
+        self.link.map_or(self.seeds.len(), |link| link.chunk.len())
+    }
+
+    fn open(&mut self) -> &mut Vec<Seed> {
+        if let Some(link) = self.link.take() {
+            self.seeds = link.chunk.open();
+        }
+        &mut self.seeds
+    }
+}
+
+impl<'a> Draft<'a> {
+    fn new(links: &'a [Link]) -> Self {
+        let part = |link| Part {
+            link: Some(link),
+            seeds: Vec::new(),
+        };
+        Draft {
+            links,
+            parts: links.iter().map(part).collect(),
+        }
+    }
+
+    /// Puts it behind all others. Its number is above theirs.
+    fn append(&mut self, seed: Seed) {
+        if self.parts.last().is_none_or(|last| last.len() >= MOST) {
+            self.parts.push(Part::default());
+        }
+        if let Some(last) = self.parts.last_mut() {
+            last.open().push(seed);
+        }
+    }
+
+    fn find(&mut self, number: u64) -> Option<(&mut Vec<Seed>, usize)> {
+        let after = self.links.partition_point(|link| link.first <= number);
+        let (old, new) = self.parts.split_at_mut_checked(self.links.len())?;
+        let old = after.checked_sub(1).and_then(|index| old.get_mut(index));
+        old.into_iter().chain(new).find_map(|part| {
+            let seeds = part.open();
+            let at = seeds.binary_search_by_key(&number, |seed| seed.number).ok()?;
+            Some((seeds, at))
+        })
+    }
+
+    fn take(&mut self, number: u64) -> Option<Seed> {
+        let (seeds, at) = self.find(number)?;
+        Some(seeds.remove(at))
+    }
+
+    fn get_mut(&mut self, number: u64) -> Option<&mut Seed> {
+        let (seeds, at) = self.find(number)?;
+        seeds.get_mut(at)
+    }
+
+    fn into_links(self) -> Links {
+        let mut links = Links::default();
+        links.links.reserve_exact(self.parts.len());
+        // What is too little for a chunk goes to the next.
+        let mut little = Vec::new();
+        for mut part in self.parts {
+            match part.link {
+                Some(link) if little.is_empty() => links.push(link.first, link.chunk.clone()),
+                _ => little.append(part.open()),
+            }
+            if little.len() >= LEAST {
+                links.add(mem::take(&mut little));
             }
         }
-        let old = self.old;
-        let by_key = self
-            .by_key
-            .get_or_insert_with(|| old.iter().map(|entry| (entry.endpoint.key(), entry)).collect());
-        // If it has a new description in its old place, the one after it is expected next.
-        let found = by_key.get(endpoint.key()).copied();
-        if old
-            .get(self.next)
-            .is_some_and(|entry| entry.endpoint.key() == endpoint.key())
-        {
-            self.next += 1;
+        links.add(little);
+        links
+    }
+}
+
+impl Zones {
+    fn of<'a>(endpoints: impl Iterator<Item = &'a Endpoint>) -> Self {
+        let mut by_name: HashMap<Zone<'_>, u32> = HashMap::new();
+        let mut places: Vec<Vec<usize>> = Vec::new();
+        let mut of = Vec::new();
+        for (place, endpoint) in endpoints.enumerate() {
+            let next = places.len() as u32;
+            let zone = *by_name.entry(Zone(endpoint.zone())).or_insert(next);
+            if zone == next {
+                places.push(Vec::new());
+            }
+            if let Some(places) = places.get_mut(zone as usize) {
+                places.push(place);
+            }
+            of.push(zone);
         }
-        found
+        Zones {
+            of: of.into(),
+            places: places.into_iter().map(Vec::into_boxed_slice).collect(),
+        }
+    }
+}
+
+/// The name of a zone, or that there is none. As in Ribbon names that differ in upper and lower case alone are one.
+struct Zone<'a>(Option<&'a str>);
+
+impl PartialEq for Zone<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        match (self.0, other.0) {
+            (Some(one), Some(other)) => one.eq_ignore_ascii_case(other),
+            (one, other) => one == other,
+        }
+    }
+}
+
+impl Eq for Zone<'_> {}
+
+impl Hash for Zone<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_usize(self.0.map_or(0, |name| name.len() + 1));
+        for byte in self.0.unwrap_or_default().bytes() {
+            state.write_u8(byte.to_ascii_lowercase());
+        }
     }
 }
 
@@ -345,5 +771,176 @@ mod tests {
         assert!(Arc::ptr_eq(&before, &pool.roster()));
         set.insert(endpoint("http://b"));
         assert!(!Arc::ptr_eq(&before, &pool.roster()));
+    }
+
+    /// Whatever is made of it, a roster is a list.
+    fn check(roster: &Roster, expected: &[Endpoint]) {
+        assert!(roster.endpoints().eq(expected));
+        assert!(
+            roster
+                .hashes()
+                .eq(expected.iter().map(|one| Affinity::of(one.key())))
+        );
+        assert_eq!(
+            (roster.len(), roster.is_empty()),
+            (expected.len(), expected.is_empty())
+        );
+        for place in 0..expected.len() + 2 * MOST {
+            assert_eq!(roster.endpoint(place), expected.get(place), "at {place}");
+            if let Some(seat) = roster.seat(place) {
+                assert_eq!(
+                    (seat.place(roster), roster.place_of(seat.number)),
+                    (Some(place), Some(place))
+                );
+            }
+        }
+        let sizes: Vec<_> = roster.links.iter().map(|link| link.chunk.len()).collect();
+        let all_but_the_last = sizes.iter().rev().skip(1);
+        assert!(all_but_the_last.copied().all(|size| size >= LEAST), "{sizes:?}");
+        assert!(sizes.iter().all(|size| (1..=MOST).contains(size)), "{sizes:?}");
+    }
+
+    #[derive(Debug, Clone)]
+    enum Op {
+        Insert(u8, u32),
+        Remove(u8),
+        RemoveRange(u8, u8),
+        Replace(Vec<u8>),
+        Look(usize),
+        LookAtAll,
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        let key = || 0..60_u8;
+        prop_oneof![
+            8 => (key(), 1..3_u32).prop_map(|(key, weight)| Op::Insert(key, weight)),
+            8 => key().prop_map(Op::Remove),
+            1 => (key(), key()).prop_map(|(from, to)| Op::RemoveRange(from, to)),
+            1 => prop::collection::vec(key(), 0..60).prop_map(Op::Replace),
+            6 => any::<prop::sample::Index>().prop_map(|place| Op::Look(place.index(60))),
+            1 => Just(Op::LookAtAll),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn a_roster_is_the_list_that_the_set_is_and_counters_follow_keys(
+            first in prop::collection::vec(0..60_u8, 0..60),
+            ops in prop::collection::vec(op(), 0..60),
+        ) {
+            let make = |key: u8, weight| {
+                Endpoint::builder(format!("http://h{key}")).weight(weight).build().unwrap()
+            };
+            let set: Endpoints = first.into_iter().map(|key| make(key, 1)).collect();
+            let pool = Pool::new(set.clone());
+            // What has been seen, and where the first of each was found.
+            let mut counters: HashMap<String, Arc<Counters>> = HashMap::new();
+            let mut seats: HashMap<String, Seat> = HashMap::new();
+            for op in ops {
+                match op {
+                    Op::Insert(key, weight) => set.insert(make(key, weight)),
+                    Op::Remove(key) => {
+                        set.remove(&format!("http://h{key}"));
+                    }
+                    Op::RemoveRange(from, to) => {
+                        for key in from..to {
+                            set.remove(&format!("http://h{key}"));
+                        }
+                    }
+                    Op::Replace(keys) => {
+                        // Numbers go by the order, so that seats are for changes that leave it alone.
+                        seats.clear();
+                        set.replace(keys.into_iter().map(|key| make(key, 1)));
+                    }
+                    Op::Look(place) => {
+                        let roster = pool.roster();
+                        if let Some(entry) = roster.get(place) {
+                            let key = entry.endpoint.key().to_owned();
+                            let known = counters.entry(key.clone()).or_insert_with(|| entry.counters.clone());
+                            prop_assert!(Arc::ptr_eq(known, &entry.counters));
+                            seats.entry(key).or_insert_with(|| roster.seat(place).unwrap());
+                        }
+                    }
+                    Op::LookAtAll => {
+                        for entry in pool.roster().iter() {
+                            let known = counters.entry(entry.endpoint.key().to_owned());
+                            let known = known.or_insert_with(|| entry.counters.clone());
+                            prop_assert!(Arc::ptr_eq(known, &entry.counters));
+                        }
+                    }
+                }
+                let snapshot = set.snapshot();
+                let roster = pool.roster();
+                check(&roster, snapshot.endpoints());
+                let place_of = |key: &str| snapshot.endpoints().iter().position(|one| one.key() == key);
+                for (key, seat) in &seats {
+                    prop_assert_eq!(seat.place(&roster), place_of(key));
+                }
+                seats.retain(|key, _| place_of(key).is_some());
+                counters.retain(|key, known| {
+                    let stays = place_of(key).is_some();
+                    assert!(stays || Arc::strong_count(known) == 1, "nothing is kept of {key}");
+                    stays
+                });
+            }
+            drop(pool);
+            prop_assert!(counters.values().all(|known| Arc::strong_count(known) == 1));
+        }
+    }
+
+    #[test]
+    fn a_change_leaves_all_chunks_but_one_alone() {
+        let set: Endpoints = (0..100).map(|n| endpoint(&format!("http://h{n}"))).collect();
+        let pool = Pool::new(set.clone());
+        let chunks = || -> Vec<_> {
+            pool.roster()
+                .links
+                .iter()
+                .map(|link| link.chunk.clone())
+                .collect()
+        };
+        let before = chunks();
+        set.remove("http://h50");
+        let after = chunks();
+        let is_new = |chunk: &&Arc<Chunk>| !before.iter().any(|old| Arc::ptr_eq(old, chunk));
+        assert_eq!(after.iter().filter(is_new).count(), 1);
+        assert_eq!(after.len(), before.len());
+        let made = after.iter().filter(|chunk| chunk.entries.get().is_some());
+        assert_eq!(made.count(), 1, "the others have not even counters yet");
+    }
+
+    #[test]
+    fn who_comes_before_anybody_has_looked_does_not_come_late() {
+        let set = Endpoints::new();
+        let pool = Pool::new(set.clone());
+        let late = || -> Vec<bool> { pool.roster().iter().map(|entry| entry.late).collect() };
+        for key in ["http://a", "http://b", "http://c"] {
+            set.insert(endpoint(key));
+        }
+        assert_eq!(late(), [false; 3]);
+        set.insert(endpoint("http://d"));
+        assert_eq!(late(), [false, false, false, true]);
+    }
+
+    #[test]
+    fn zones_are_sorted_when_they_are_asked_for_and_their_letters_may_be_large_or_small() {
+        let zoned = |key: &str, zone: &str| Endpoint::builder(key).zone(zone).build().unwrap();
+        let set: Endpoints = [
+            zoned("a:1", "eu"),
+            endpoint("b:1"),
+            zoned("c:1", "EU"),
+            zoned("d:1", "us"),
+        ]
+        .into_iter()
+        .collect();
+        let pool = Pool::new(set.clone());
+        assert!(pool.roster().zones.get().is_none());
+        let zones =
+            || -> Vec<Vec<usize>> { pool.roster().zones().iter().map(|zone| zone.to_vec()).collect() };
+        assert_eq!(zones(), [vec![0, 2], vec![1], vec![3]]);
+        let roster = pool.roster();
+        assert_eq!([0, 1, 2, 3].map(|place| roster.zone(place)), [0, 1, 0, 2]);
+        set.remove("http://a:1");
+        assert_eq!(zones(), [vec![0], vec![1], vec![2]]);
     }
 }
