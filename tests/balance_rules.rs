@@ -542,7 +542,7 @@ proptest! {
             let share = 4_000.0 * f64::from(weight) / f64::from(sum);
             let count = counts.get(&format!("h{n}")).copied().unwrap_or(0) as f64;
             // The way around a point is by chance; less so where there are more.
-            prop_assert!((count - share).abs() <= 0.45 * share + 40.0, "{n}: {count} {share} {weights:?}");
+            prop_assert!((count - share).abs() <= 0.4 * share + 40.0, "{n}: {count} {share} {weights:?}");
         }
         let (mean, old) = (mean_of(&weights), weights[which]);
         weights[which] = next;
@@ -724,4 +724,97 @@ fn turns_go_by_weight_within_a_zone_and_among_the_others() {
     let is_about = |key: &str, n: u64| went[key].abs_diff(n) < 250;
     assert!(is_about("a", 3_750) && is_about("b", 1_250), "{went:?}");
     assert!(is_about("c", 3_750) && is_about("d", 1_250), "{went:?}");
+}
+
+// ---- large sets that change all the time
+
+fn all_rules() -> Vec<Arc<dyn Rule>> {
+    let is_even = |one: &Endpoint| one.key().ends_with(['0', '2', '4', '6', '8']);
+    vec![
+        Arc::new(WeightedRoundRobin::new()),
+        Arc::new(WeightedRandom::seeded(1)),
+        Arc::new(ConsistentHash::new()),
+        Arc::new(ConsistentHash::new().bounded_by(1.25).unwrap()),
+        Arc::new(ZoneFirst::new("eu", WeightedRoundRobin::new()).seeded(1)),
+        Arc::new(ZoneFirst::new("eu", ConsistentHash::new()).seeded(1)),
+        Arc::new(Only::new(is_even, RoundRobin::new()).or_all()),
+        Arc::new(Only::new(is_even, ZoneFirst::new("us", LeastLoaded::seeded(1)).seeded(1)).or_all()),
+        Arc::new(ZoneFirst::new("us", Only::new(is_even, WeightedRandom::seeded(1))).seeded(1)),
+    ]
+}
+
+#[test]
+fn through_changes_of_a_large_set_none_that_has_gone_is_picked_and_newcomers_are_soon() {
+    for (which, rule) in all_rules().into_iter().enumerate() {
+        let set = zones(&[("eu", 300), ("us", 300)]);
+        let clocked = Clocked::new(&set, rule);
+        let mut present: BTreeSet<String> = set
+            .snapshot()
+            .endpoints()
+            .iter()
+            .map(|one| one.key().to_owned())
+            .collect();
+        let mut seen = BTreeSet::new();
+        for n in 0..3_000_usize {
+            let key = format!("{}{}", ["eu", "us"][n % 2], n / 2 % 300);
+            if present.remove(&key) {
+                set.remove(&key);
+            }
+            let zone = ["eu", "us"][n % 3 % 2];
+            let next = format!("{zone}{}", 300 + n);
+            present.insert(next.clone());
+            set.insert(endpoint(&next, zone, 1));
+            for user in 0..3 {
+                // 2 ms for 100 changes.
+                let picked = clocked.pick_for(n as u64 * 3 + user, n as u64 / 50);
+                let key = picked.endpoint().key();
+                assert!(present.contains(key), "{which}: {key} at {n}");
+                seen.insert(key.to_owned());
+            }
+        }
+        // With 3,600 in it what was worked out holds for 72 ms.
+        for millis in 200..9_200 {
+            seen.insert(clocked.pick_for(millis, millis).endpoint().key().to_owned());
+        }
+        let newcomers = |zone: &str| {
+            seen.iter()
+                .filter(|key| key.starts_with(zone) && key.len() > 5)
+                .count()
+        };
+        assert!(newcomers("eu") + newcomers("us") > 300, "{which}");
+    }
+}
+
+#[test]
+fn a_part_of_a_large_set_whose_last_member_is_replaced_is_looked_for_anew() {
+    let set = many(1_000);
+    set.insert(endpoint("canary-0", "", 1));
+    let clocked = Clocked::new(&set, Only::new(is_canary, WeightedRoundRobin::new()));
+    for n in 0..100 {
+        let picked = clocked.pick(n / 50).unwrap();
+        assert_eq!(picked.endpoint().key(), format!("canary-{n}"));
+        set.insert(endpoint(&format!("canary-{}", n + 1), "", 1));
+        set.remove(&format!("canary-{n}"));
+    }
+    set.remove("canary-100");
+    assert!(clocked.pick(2).is_none());
+}
+
+#[test]
+fn what_a_rule_keeps_for_a_part_of_a_large_set_is_worked_out_now_and_then() {
+    let set = zones(&[("eu", 500), ("us", 500)]);
+    let made = Arc::new(AtomicUsize::new(0));
+    let cached = Cached(u64::MAX.into(), made.clone());
+    let clocked = Clocked::new(&set, ZoneFirst::new("eu", cached));
+    for millis in 0..1_000 {
+        set.remove(&format!("us{}", millis % 500));
+        set.insert(endpoint(&format!("us{}", millis % 500), "us", 1));
+        clocked.pick(millis);
+    }
+    let times = made.load(Relaxed);
+    assert!((45..=51).contains(&times), "every 20 ms: {times}");
+    // After a while without a change the next one is seen at once.
+    set.remove("eu0");
+    clocked.pick(2_000);
+    assert_eq!(made.load(Relaxed), times + 1);
 }

@@ -9,6 +9,7 @@ use super::{
     bound::{self, Loads},
     dice::Dice,
     memo::Memo,
+    steady::Steady,
 };
 use crate::call::{Affinity, ConfigError, RequestHead};
 
@@ -22,14 +23,14 @@ use crate::call::{Affinity, ConfigError, RequestHead};
 ///
 /// # How it is done
 ///
-/// It is multi-probe consistent hashing (Appleton and O'Reilly, 2015): each endpoint is one point on a ring, a request is
-/// 21, and the shortest way to the next endpoint counts. The fullest endpoint has about 10 % more than its share. A pick
-/// looks at some 21 log n points.
+/// It is multi-probe consistent hashing (Appleton and O'Reilly, 2015): an endpoint is a few points on a ring, a request is
+/// 21, and the shortest way to the next point counts. With four points the fullest endpoint has about 10 % more than its
+/// share, and the emptiest two thirds of it. A pick looks at some 21 log n points.
 ///
-/// [Weights](crate::call::Endpoint::weight) are respected: an endpoint of twice the weight is two points. For that the mean
-/// weight is rounded down to a power of two, which is one point; what an endpoint has beyond whole points is one more that
-/// counts for a part of the requests. So a change of one weight moves the requests that make up the difference, and no
-/// others, unless it brings the mean over a power of two.
+/// [Weights](crate::call::Endpoint::weight) are respected: an endpoint of twice the weight has twice the points. For that the
+/// mean weight is rounded down to a power of two, which is four points; what an endpoint has beyond whole points is one
+/// more that counts for a part of the requests. So a change of one weight moves the requests that make up the difference,
+/// and no others, unless it brings the mean over a power of two.
 ///
 /// # Loads
 ///
@@ -70,6 +71,7 @@ enum Key {
 /// The points of all candidates, in order.
 #[derive(Debug)]
 struct Ring {
+    candidates: Steady,
     points: Box<[Point]>,
     loads: Loads,
 }
@@ -78,7 +80,7 @@ struct Ring {
 struct Point {
     at: u64,
     /// Which candidate it belongs to.
-    index: u32,
+    number: u32,
     /// For what part of the requests it is there, of [`WHOLE`].
     part: u32,
 }
@@ -86,6 +88,8 @@ struct Point {
 const WHOLE: u32 = u32::MAX;
 
 const PROBES: u64 = 21;
+/// Of an endpoint of mean weight. With one alone, some that stand close behind another get next to nothing.
+const POINTS: u64 = 4;
 /// So that points have nothing to do with how other rules rank endpoints.
 const SEED: u64 = 0x52_49_4e_47;
 
@@ -184,8 +188,8 @@ impl ConsistentHash {
     }
 }
 
-/// The weight of one point, as a power of two: so none of many points is needed where all weights are alike.
-fn weight_of_a_point(candidates: &Candidates<'_>) -> u32 {
+/// The weight that has [`POINTS`] points, as a power of two: so that they are not many where all weights are alike.
+fn weight_of_points(candidates: &Candidates<'_>) -> u32 {
     let weights = candidates.iter().map(|candidate| candidate.endpoint().weight());
     let sum: u64 = weights.map(u64::from).sum();
     let mean = sum.checked_div(candidates.len() as u64).unwrap_or(1);
@@ -193,20 +197,18 @@ fn weight_of_a_point(candidates: &Candidates<'_>) -> u32 {
 }
 
 /// The points of one candidate: whole ones, and perhaps one that is there for a part of the requests.
-fn points(candidate: Candidate<'_>, index: u32, weight_of_a_point: u32) -> impl Iterator<Item = Point> {
-    let weight = candidate.endpoint().weight();
-    let whole = weight >> weight_of_a_point;
-    let rest = u64::from(weight) - (u64::from(whole) << weight_of_a_point);
-    let part = (rest * u64::from(WHOLE)) >> weight_of_a_point;
+fn points(candidate: Candidate<'_>, number: u32, weight_of_points: u32) -> impl Iterator<Item = Point> {
+    let weight = u64::from(candidate.endpoint().weight()) * POINTS;
+    let whole = weight >> weight_of_points;
+    let rest = weight - (whole << weight_of_points);
+    let part = (rest * u64::from(WHOLE)) >> weight_of_points;
     let last = (part > 0).then_some((whole, part as u32));
-    (0..whole)
-        .map(|number| (number, WHOLE))
-        .chain(last)
-        .map(move |(number, part)| Point {
-            at: candidate.rank(SEED.wrapping_add(number.into())),
-            index,
-            part,
-        })
+    let all = (0..whole).map(|ordinal| (ordinal, WHOLE)).chain(last);
+    all.map(move |(ordinal, part)| Point {
+        at: candidate.rank(SEED.wrapping_add(ordinal)),
+        number,
+        part,
+    })
 }
 
 impl Point {
@@ -216,7 +218,7 @@ impl Point {
     }
 }
 
-/// The shortest way so far, and the index at its end.
+/// The shortest way so far, and whose point is at its end.
 #[derive(Default)]
 struct Shortest {
     /// To points that are there.
@@ -227,7 +229,7 @@ struct Shortest {
 
 impl Shortest {
     fn consider(&mut self, from: Affinity, point: &Point) -> bool {
-        let way = (point.at.wrapping_sub(from.get()), point.index as usize);
+        let way = (point.at.wrapping_sub(from.get()), point.number as usize);
         let shorter = |best: Option<(u64, usize)>| Some(best.map_or(way, |best| way.min(best)));
         self.any = shorter(self.any);
         let is_there = point.is_there(from);
@@ -237,21 +239,22 @@ impl Shortest {
         is_there
     }
 
-    fn index(self) -> Option<usize> {
-        let (_, index) = self.best.or(self.any)?;
-        Some(index)
+    fn number(self) -> Option<usize> {
+        let (_, number) = self.best.or(self.any)?;
+        Some(number)
     }
 }
 
 impl Ring {
     fn of(candidates: &Candidates<'_>) -> Self {
-        let weight = weight_of_a_point(candidates);
+        let weight = weight_of_points(candidates);
         let all = candidates.iter().zip(0..);
         let mut points: Box<[Point]> = all
-            .flat_map(|(candidate, index)| points(candidate, index, weight))
+            .flat_map(|(candidate, number)| points(candidate, number, weight))
             .collect();
         points.sort_unstable();
         Ring {
+            candidates: Steady::of(candidates),
             points,
             loads: Loads::of(candidates),
         }
@@ -269,7 +272,8 @@ impl Ring {
             let first = self.points.partition_point(|point| point.at < from.get());
             let (before, after) = self.points.split_at(first);
             let mut ways = after.iter().chain(before).filter(|point| {
-                let candidate = candidates.get(point.index as usize);
+                let index = self.candidates.index(point.number as usize, candidates);
+                let candidate = index.and_then(|index| candidates.get(index));
                 candidate.is_some_and(|candidate| wanted(&candidate))
             });
             // As far as to one that is there.
@@ -277,7 +281,7 @@ impl Ring {
                 return None;
             }
         }
-        shortest.index()
+        self.candidates.index(shortest.number()?, candidates)
     }
 }
 
@@ -288,20 +292,20 @@ fn by_looking_at_all(
     candidates: &Candidates<'_>,
     wanted: &dyn Fn(&Candidate<'_>) -> bool,
 ) -> Option<usize> {
-    let weight = weight_of_a_point(candidates);
+    let weight = weight_of_points(candidates);
     let mut shortest = Shortest::default();
-    for (candidate, index) in candidates
+    for (candidate, number) in candidates
         .iter()
         .zip(0..)
         .filter(|(candidate, _)| wanted(candidate))
     {
-        for point in points(candidate, index, weight) {
+        for point in points(candidate, number, weight) {
             for probe in 0..PROBES {
                 shortest.consider(key.with(probe), &point);
             }
         }
     }
-    shortest.index()
+    shortest.number()
 }
 
 impl Rule for ConsistentHash {

@@ -51,6 +51,7 @@ mod part;
 mod random;
 mod ribbon;
 mod round_robin;
+mod steady;
 mod weighted_random;
 mod weighted_round_robin;
 mod zone_first;
@@ -78,7 +79,7 @@ use super::{
     figures::Figures,
     load::Load,
     pick::Tried,
-    roster::{Entry, Roster},
+    roster::{Entry, Roster, Seat},
     stats::RibbonStats,
 };
 use crate::call::{Addressed, Affinity, Endpoint, RequestHead};
@@ -194,10 +195,15 @@ pub struct Candidates<'a> {
 
 /// Which entries are shown where not all are.
 #[derive(Clone, Copy)]
-struct Shown<'a> {
-    /// None: they have been put together for this pick.
-    id: Option<u64>,
-    places: &'a [usize],
+enum Shown<'a> {
+    /// Those at these places.
+    Places {
+        /// None: they have been put together for this pick.
+        id: Option<u64>,
+        places: &'a [usize],
+    },
+    /// Those that were in these seats when the set was another. Some may have gone, but not all.
+    Seats { id: u64, seats: &'a [Seat] },
 }
 
 /// One endpoint that a [`Rule`] may choose.
@@ -231,14 +237,13 @@ impl<'a> Candidates<'a> {
 
     /// Of the whole set only these, for this pick.
     pub(super) fn at(self, places: &'a [usize]) -> Self {
-        self.part(None, places)
+        self.part(Shown::Places { id: None, places })
     }
 
-    /// Of the whole set only these, which have this number as long as they are these.
     #[inline]
-    fn part(self, id: Option<u64>, places: &'a [usize]) -> Self {
+    fn part(self, shown: Shown<'a>) -> Self {
         Candidates {
-            part: Some(Shown { id, places }),
+            part: Some(shown),
             ..self
         }
     }
@@ -250,7 +255,11 @@ impl<'a> Candidates<'a> {
     /// How many there are.
     #[inline]
     pub fn len(&self) -> usize {
-        self.part.map_or(self.roster.len(), |part| part.places.len())
+        match self.part {
+            None => self.roster.len(),
+            Some(Shown::Places { places, .. }) => places.len(),
+            Some(Shown::Seats { seats, .. }) => seats.len(),
+        }
     }
 
     /// Are there none? A rule never sees that.
@@ -261,11 +270,16 @@ impl<'a> Candidates<'a> {
     /// A number that stands for just these candidates in this order, so that a rule can keep what it has worked out about
     /// them: no others have it in this process, and after a change of the set, or of the
     /// [description](Candidate::endpoint) of one of them, it is another. `None`: they have been put together for this pick.
+    ///
+    /// A part that a rule such as [`Only`] or [`ZoneFirst`] shows of a set of more than 256 keeps its number for up to 20 us
+    /// for each endpoint of the set, if that changes more often: newcomers are not in it so long, and for one that has
+    /// gone another one of the part is seen twice.
     #[inline]
     pub fn id(&self) -> Option<u64> {
         match self.part {
             None => Some(self.roster.id()),
-            Some(part) => part.id,
+            Some(Shown::Places { id, .. }) => id,
+            Some(Shown::Seats { id, .. }) => Some(id),
         }
     }
 
@@ -330,9 +344,19 @@ impl<'a> Candidates<'a> {
     pub(super) fn place(&self, index: usize) -> Option<usize> {
         match self.part {
             None => Some(index),
-            Some(part) => part.places.get(index).copied(),
+            Some(Shown::Places { places, .. }) => places.get(index).copied(),
+            Some(Shown::Seats { seats, .. }) => seated(seats, index, self.roster),
         }
     }
+}
+
+/// The place of the one in the seat with this index. If it has gone, the next one stands in for it, so that a part is a
+/// list without gaps until it is made anew.
+#[inline]
+fn seated(seats: &[Seat], index: usize, roster: &Roster) -> Option<usize> {
+    let (before, after) = seats.split_at_checked(index)?;
+    let mut seats = after.iter().chain(before);
+    seats.find_map(|seat| seat.place(roster))
 }
 
 impl<'a> Candidate<'a> {

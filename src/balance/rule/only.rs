@@ -7,7 +7,7 @@ use tokio::time::Duration;
 use super::{
     Candidate, Candidates, Rule,
     memo::Memo,
-    part::{Asked, Choice, Part, pick, pick_of},
+    part::{Asked, Choice, Part, Standing, pick, pick_of},
 };
 use crate::call::{ConfigError, Endpoint, config};
 
@@ -133,9 +133,9 @@ impl<R: Rule> Only<R> {
         Ok(self)
     }
 
-    fn make(&self, candidates: &Candidates<'_>) -> Parts {
+    fn make(&self, candidates: &Candidates<'_>, kept: bool) -> Parts {
         let part = |wanted: &Wanted| match wanted {
-            Wanted::Endpoint(wanted) => Some(Part::of(candidates, |one| wanted(one.endpoint()))),
+            Wanted::Endpoint(wanted) => Some(Part::of(candidates, kept, |one| wanted(one.endpoint()))),
             Wanted::Candidate(_) | Wanted::All => None,
         };
         self.tiers.iter().map(part).collect()
@@ -152,8 +152,8 @@ impl<R: Rule> Only<R> {
         for enough in std::iter::once(enough).chain(least) {
             for tier in tiers() {
                 match self.choose_in(tier, candidates, enough) {
-                    Some(choice) if choice.can_be_had => return Some(choice.index),
-                    other => second_best = second_best.or(other),
+                    Some(choice) if choice.can_be_had() => return Some(choice.index),
+                    other => second_best = Choice::better(second_best, other),
                 }
             }
         }
@@ -161,6 +161,13 @@ impl<R: Rule> Only<R> {
             Some(choice) => Some(choice.index),
             None => self.make_do(parts, candidates),
         }
+    }
+
+    /// There may be newcomers that pass.
+    #[cold]
+    fn choose_after_all(&self, parts: &Parts, candidates: &Candidates<'_>) -> Option<usize> {
+        let is_old = parts.iter().flatten().any(|part| part.is_old(candidates));
+        is_old.then(|| self.choose(&self.make(candidates, false), candidates))?
     }
 
     /// Of those that are named here none is without a veto and untried.
@@ -187,7 +194,7 @@ impl<R: Rule> Only<R> {
                 let index = pick_of(&self.rule, candidates, enough, passes)?;
                 Some(Choice {
                     index,
-                    can_be_had: true,
+                    standing: Standing::CanBeHad,
                 })
             }
             (_, None) => pick(&self.rule, candidates),
@@ -201,9 +208,7 @@ impl<R: Rule> Only<R> {
         candidates: &Candidates<'_>,
     ) -> Option<usize> {
         match (wanted, part) {
-            (_, Some(part)) => part.index(pick_of(&self.rule, &part.shown(candidates), 1, |one| {
-                asked.of(one)
-            })?),
+            (_, Some(part)) => part.pick_of(&self.rule, candidates, asked),
             (Wanted::Candidate(wanted), None) => {
                 pick_of(&self.rule, candidates, 1, |one| asked.of(one) && wanted(one))
             }
@@ -215,10 +220,12 @@ impl<R: Rule> Only<R> {
 impl<R: Rule> Rule for Only<R> {
     #[inline]
     fn pick(&self, candidates: &Candidates<'_>) -> Option<usize> {
-        let make = || self.make(candidates);
+        let make = || self.make(candidates, true);
         self.parts.with(candidates, make, |parts| match parts {
-            Some(parts) => self.choose(parts, candidates),
-            None => self.choose(&self.make(candidates), candidates),
+            Some(parts) => self
+                .choose(parts, candidates)
+                .or_else(|| self.choose_after_all(parts, candidates)),
+            None => self.choose(&self.make(candidates, false), candidates),
         })
     }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{
 
 use tokio::time::{Duration, Instant};
 
-use super::{Candidate, Candidates, Rule};
+use super::{super::roster::Seat, Candidate, Candidates, Rule, Shown, steady};
 
 /// So many times a rule is asked whether it can name one that can be had.
 const ASKS: usize = 8;
@@ -21,8 +21,11 @@ const MOST_LOOKS: usize = 1_024;
 pub(super) struct Part {
     /// None: it is for one pick.
     id: Option<u64>,
-    /// Where they are in the set.
+    /// In which state of the set they are at these places.
+    roster: u64,
     places: Box<[usize]>,
+    /// In later ones they are in these, unless it is for that state alone.
+    seats: Box<[Seat]>,
     /// Where they are among the candidates, if that is somewhere else.
     indexes: Option<Box<[usize]>>,
     look: Due,
@@ -44,20 +47,42 @@ impl Part {
         NEXT.fetch_add(1, Relaxed)
     }
 
-    pub(super) fn of(candidates: &Candidates<'_>, wanted: impl Fn(&Candidate<'_>) -> bool) -> Self {
+    /// Those of the candidates that pass; to be kept, if they are asked for again as they are.
+    pub(super) fn of(
+        candidates: &Candidates<'_>,
+        kept: bool,
+        wanted: impl Fn(&Candidate<'_>) -> bool,
+    ) -> Self {
+        let id = candidates.id().filter(|_| kept).map(|_| Part::next_id());
         let indexes: Box<[usize]> = candidates
             .iter()
             .enumerate()
             .filter_map(|(index, candidate)| wanted(&candidate).then_some(index))
             .collect();
-        let places = indexes.iter().filter_map(|&index| candidates.place(index));
+        let places: Box<[usize]> = indexes
+            .iter()
+            .filter_map(|&index| candidates.place(index))
+            .collect();
+        let roster = candidates.roster();
+        // What is a part itself may last, though the set is no longer large.
+        let may_last = !candidates.are_all() || !steady::hold(candidates).is_zero();
+        let lasts = id.is_some() && may_last;
+        let seated = if lasts { &*places } else { &[] };
         Part {
-            id: candidates.id().map(|_| Part::next_id()),
-            places: places.collect(),
+            id,
+            roster: roster.id(),
+            seats: seated.iter().filter_map(|&place| roster.seat(place)).collect(),
+            places,
             indexes: (!candidates.are_all()).then_some(indexes),
             look: Due::new(candidates.now()),
             eligible: AtomicUsize::new(usize::MAX),
         }
+    }
+
+    /// Has the set changed since?
+    #[inline]
+    pub(super) fn is_old(&self, candidates: &Candidates<'_>) -> bool {
+        self.roster != candidates.roster_id()
     }
 
     pub(super) fn len(&self) -> usize {
@@ -71,14 +96,23 @@ impl Part {
     /// The candidates that are its members, for a rule.
     #[inline]
     pub(super) fn shown<'a>(&'a self, candidates: &Candidates<'a>) -> Candidates<'a> {
-        candidates.part(self.id, &self.places)
+        candidates.part(match self.id {
+            Some(id) if self.is_old(candidates) => Shown::Seats {
+                id,
+                seats: &self.seats,
+            },
+            id => Shown::Places {
+                id,
+                places: &self.places,
+            },
+        })
     }
 
     /// Where a member of the part is among the candidates.
     #[inline]
-    pub(super) fn index(&self, member: usize) -> Option<usize> {
+    pub(super) fn index(&self, member: usize, candidates: &Candidates<'_>) -> Option<usize> {
         match &self.indexes {
-            None => self.places.get(member).copied(),
+            None => self.shown(candidates).place(member),
             Some(indexes) => indexes.get(member).copied(),
         }
     }
@@ -103,9 +137,20 @@ impl Part {
     pub(super) fn pick<R: Rule>(&self, rule: &R, candidates: &Candidates<'_>) -> Option<Choice> {
         let choice = pick(rule, &self.shown(candidates))?;
         Some(Choice {
-            index: self.index(choice.index)?,
+            index: self.index(choice.index, candidates)?,
             ..choice
         })
+    }
+
+    /// The one that the rule chooses of the members that are as asked.
+    pub(super) fn pick_of<R: Rule>(
+        &self,
+        rule: &R,
+        candidates: &Candidates<'_>,
+        asked: Asked,
+    ) -> Option<usize> {
+        let member = pick_of(rule, &self.shown(candidates), 1, |one| asked.of(one))?;
+        self.index(member, candidates)
     }
 }
 
@@ -113,8 +158,46 @@ impl Part {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Choice {
     pub(super) index: usize,
-    /// Has it no veto, and was it not tried?
-    pub(super) can_be_had: bool,
+    pub(super) standing: Standing,
+}
+
+/// The more the better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Standing {
+    Vetoed,
+    VetoedUntried,
+    Tried,
+    /// It has no veto, and was not tried.
+    CanBeHad,
+}
+
+impl Standing {
+    #[inline]
+    fn of(candidate: &Candidate<'_>) -> Self {
+        match (
+            candidate.endpoint().eligibility().is_eligible(),
+            candidate.was_tried(),
+        ) {
+            (true, false) => Standing::CanBeHad,
+            (true, true) => Standing::Tried,
+            (false, false) => Standing::VetoedUntried,
+            (false, true) => Standing::Vetoed,
+        }
+    }
+}
+
+impl Choice {
+    /// The one that is in better standing; the first of equals.
+    pub(super) fn better(one: Option<Choice>, other: Option<Choice>) -> Option<Choice> {
+        match (one, other) {
+            (Some(one), Some(other)) if one.standing < other.standing => Some(other),
+            (one, other) => one.or(other),
+        }
+    }
+
+    pub(super) fn can_be_had(&self) -> bool {
+        self.standing == Standing::CanBeHad
+    }
 }
 
 /// How many have no veto, and how many attempts are in flight to those. Of very many it is about so many.
@@ -140,14 +223,17 @@ pub(super) fn pick<R: Rule>(rule: &R, candidates: &Candidates<'_>) -> Option<Cho
         return None;
     }
     let index = rule.pick(candidates)?.checked_rem(n)?;
-    let can_be_had = candidates.get(index).is_some_and(|one| one.can_be_had());
-    if can_be_had || rule.chooses_alone() {
-        return Some(Choice { index, can_be_had });
+    let standing = candidates.get(index).map(|one| Standing::of(&one));
+    match standing {
+        Some(standing) if standing == Standing::CanBeHad || rule.chooses_alone() => {
+            return Some(Choice { index, standing });
+        }
+        _ => {}
     }
     let index = pick_again(rule, candidates, index)?;
     Some(Choice {
         index,
-        can_be_had: true,
+        standing: Standing::CanBeHad,
     })
 }
 

@@ -1,6 +1,6 @@
 //! Any one, the heavier the more often.
 
-use super::{Candidates, Rule, dice::Dice, memo::Memo};
+use super::{Candidates, Rule, dice::Dice, memo::Memo, steady::Steady};
 
 /// Any candidate, each as likely as its [weight](crate::call::Endpoint::weight) says.
 ///
@@ -25,8 +25,17 @@ use super::{Candidates, Rule, dice::Dice, memo::Memo};
 #[derive(Debug, Default)]
 pub struct WeightedRandom {
     dice: Dice,
-    table: Memo<Box<[Column]>>,
+    table: Memo<Table>,
 }
+
+#[derive(Debug)]
+struct Table {
+    candidates: Steady,
+    columns: Box<[Column]>,
+}
+
+/// If one has gone it is drawn again.
+const DRAWS: usize = 8;
 
 /// One of as many as there are endpoints, each as likely as another.
 #[derive(Debug, Clone, Copy)]
@@ -51,18 +60,27 @@ impl WeightedRandom {
         }
     }
 
-    fn draw(&self, table: &[Column]) -> Option<usize> {
-        let column = self.dice.below(table.len().max(1));
-        let Column { own, other } = *table.get(column)?;
-        // Most sets have equal weights.
-        let is_own = own >= 1.0 || self.dice.fraction() < own;
-        Some(if is_own { column } else { other as usize })
+    fn draw(&self, table: &Table, candidates: &Candidates<'_>) -> Option<usize> {
+        (0..DRAWS).find_map(|_| {
+            let column = self.dice.below(table.columns.len().max(1));
+            let Column { own, other } = *table.columns.get(column)?;
+            // Most sets have equal weights.
+            let is_own = own >= 1.0 || self.dice.fraction() < own;
+            table
+                .candidates
+                .index(if is_own { column } else { other as usize }, candidates)
+        })
     }
 }
 
-fn table(candidates: &Candidates<'_>) -> Box<[Column]> {
-    let weights = candidates.iter().map(|candidate| candidate.endpoint().weight());
-    columns(&weights.collect::<Vec<_>>())
+impl Table {
+    fn of(candidates: &Candidates<'_>) -> Self {
+        let weights = candidates.iter().map(|candidate| candidate.endpoint().weight());
+        Table {
+            columns: columns(&weights.collect::<Vec<_>>()),
+            candidates: Steady::of(candidates),
+        }
+    }
 }
 
 fn columns(weights: &[u32]) -> Box<[Column]> {
@@ -102,11 +120,11 @@ impl Rule for WeightedRandom {
         if candidates.len() < 2 {
             return Some(0);
         }
-        let make = || table(candidates);
-        self.table.with(candidates, make, |made| match made {
-            Some(table) => self.draw(table),
-            None => self.draw(&table(candidates)),
-        })
+        let make = || Table::of(candidates);
+        let drawn = self
+            .table
+            .with(candidates, make, |table| self.draw(table?, candidates));
+        drawn.or_else(|| self.draw(&Table::of(candidates), candidates))
     }
 }
 

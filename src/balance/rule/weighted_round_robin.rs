@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use super::{Candidates, Rule, memo::Memo};
+use super::{Candidates, Rule, memo::Memo, steady::Steady};
 
 /// One candidate after the other, each as often as its [weight](crate::call::Endpoint::weight) says: of 1,000 picks,
 /// weights of 5, 3 and 2 give 500, 300 and 200.
@@ -31,8 +31,15 @@ use super::{Candidates, Rule, memo::Memo};
 #[derive(Debug, Default)]
 pub struct WeightedRoundRobin {
     next: AtomicUsize,
-    /// Which index has each turn.
-    round: Memo<Box<[u32]>>,
+    round: Memo<Round>,
+}
+
+/// The turns of some candidates.
+#[derive(Debug)]
+struct Round {
+    candidates: Steady,
+    /// Whose each is.
+    turns: Box<[u32]>,
 }
 
 const MOST_TURNS: usize = 65_536;
@@ -93,13 +100,25 @@ impl Rule for WeightedRoundRobin {
     #[inline]
     fn pick(&self, candidates: &Candidates<'_>) -> Option<usize> {
         let turn = self.next.fetch_add(1, Relaxed);
-        let make = || turns(&weights(candidates).collect::<Vec<_>>());
-        self.round.with(candidates, make, |round| match round {
-            Some(round) => round
-                .get(turn.checked_rem(round.len())?)
-                .map(|&index| index as usize),
-            None => by_looking_at_all(turn, candidates),
-        })
+        let make = || Round {
+            candidates: Steady::of(candidates),
+            turns: turns(&weights(candidates).collect::<Vec<_>>()),
+        };
+        let picked = self
+            .round
+            .with(candidates, make, |round| round?.pick(turn, candidates));
+        picked.or_else(|| by_looking_at_all(turn, candidates))
+    }
+}
+
+impl Round {
+    /// Whose turn it is; if that one has gone, who is next.
+    #[inline]
+    fn pick(&self, turn: usize, candidates: &Candidates<'_>) -> Option<usize> {
+        let turn = turn.checked_rem(self.turns.len())?;
+        let (before, after) = self.turns.split_at_checked(turn)?;
+        let mut turns = after.iter().chain(before);
+        turns.find_map(|&number| self.candidates.index(number as usize, candidates))
     }
 }
 

@@ -14,7 +14,7 @@ use super::{
     Candidates, Rule,
     dice::Dice,
     memo::Memo,
-    part::{Asked, Due, Part, count, pick, pick_of},
+    part::{Asked, Choice, Due, Part, count, pick, pick_of},
 };
 use crate::call::{ConfigError, config};
 
@@ -131,11 +131,11 @@ impl<R: Rule> ZoneFirst<R> {
         Ok(self)
     }
 
-    fn sort(&self, candidates: &Candidates<'_>) -> Zones {
+    fn sort(&self, candidates: &Candidates<'_>, kept: bool) -> Zones {
         let is_own = |zone: Option<&str>| zone.is_some_and(|zone| zone.eq_ignore_ascii_case(&self.zone));
         Zones {
-            own: Part::of(candidates, |one| is_own(one.endpoint().zone())),
-            others: Part::of(candidates, |one| !is_own(one.endpoint().zone())),
+            own: Part::of(candidates, kept, |one| is_own(one.endpoint().zone())),
+            others: Part::of(candidates, kept, |one| !is_own(one.endpoint().zone())),
             look: Due::new(candidates.now()),
             share: AtomicU32::new(f32::INFINITY.to_bits()),
         }
@@ -155,8 +155,8 @@ impl<R: Rule> ZoneFirst<R> {
         let mut second_best = None;
         for part in [first, second] {
             match part.pick(&self.rule, candidates) {
-                Some(choice) if choice.can_be_had => return Some(choice.index),
-                other => second_best = second_best.or(other),
+                Some(choice) if choice.can_be_had() => return Some(choice.index),
+                other => second_best = Choice::better(second_best, other),
             }
         }
         match second_best {
@@ -181,11 +181,7 @@ impl<R: Rule> ZoneFirst<R> {
         if self.rule.chooses_alone() {
             return None;
         }
-        let of = |asked: Asked, part: &Part| {
-            part.index(pick_of(&self.rule, &part.shown(candidates), 1, |one| {
-                asked.of(one)
-            })?)
-        };
+        let of = |asked: Asked, part: &Part| part.pick_of(&self.rule, candidates, asked);
         let mut all = Asked::IN_TURN.into_iter();
         all.find_map(|asked| of(asked, &zones.own).or_else(|| of(asked, &zones.others)))
     }
@@ -238,10 +234,10 @@ impl<R: Rule> ZoneFirst<R> {
 impl<R: Rule> Rule for ZoneFirst<R> {
     #[inline]
     fn pick(&self, candidates: &Candidates<'_>) -> Option<usize> {
-        let sort = || self.sort(candidates);
+        let sort = || self.sort(candidates, true);
         self.zones.with(candidates, sort, |zones| match zones {
             Some(zones) => self.choose(zones, candidates),
-            None => self.choose(&self.sort(candidates), candidates),
+            None => self.choose(&self.sort(candidates, false), candidates),
         })
     }
 
