@@ -427,12 +427,12 @@ impl Ewma {
         let part = (u64::MAX).checked_div(roster.len() as u64).unwrap_or(u64::MAX);
         let mut limit = part.saturating_mul(2 * size as u64);
         loop {
-            let ranks = roster.hashes().map(|hash| hash.with(self.seed).get());
+            let ranks = roster.iter().map(|entry| entry.hash.with(self.seed).get());
             let mut ranked: Vec<(u64, u32)> = ranks.zip(0..).filter(|&(rank, _)| rank <= limit).collect();
             ranked.sort_unstable();
             let is_eligible = |place: u32| {
-                let endpoint = roster.endpoint(place as usize);
-                endpoint.is_some_and(|endpoint| endpoint.eligibility().is_eligible())
+                let entry = roster.get(place as usize);
+                entry.is_some_and(|entry| entry.endpoint.eligibility().is_eligible())
             };
             let last = ranked
                 .iter()
