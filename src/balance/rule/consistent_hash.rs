@@ -28,8 +28,8 @@ use crate::call::{Affinity, ConfigError, RequestHead};
 /// share, and the emptiest two thirds of it. A pick looks at some 21 log n points.
 ///
 /// [Weights](crate::call::Endpoint::weight) are respected: an endpoint of twice the weight has twice the points. For that the
-/// mean weight is rounded down to a power of two, which is four points; what an endpoint has beyond whole points is one
-/// more that counts for a part of the requests. So a change of one weight moves the requests that make up the difference,
+/// mean weight is rounded down to a power of two, which is four points; what an endpoint has beyond whole points, or the
+/// four of one that is lighter, counts for a part of the requests. So a change of one weight moves the requests that make up the difference,
 /// and no others, unless it brings the mean over a power of two.
 ///
 /// # Loads
@@ -196,14 +196,20 @@ fn weight_of_points(candidates: &Candidates<'_>) -> u32 {
     mean.checked_ilog2().unwrap_or(0)
 }
 
-/// The points of one candidate: whole ones, and perhaps one that is there for a part of the requests.
+/// The points of one candidate: at least [`POINTS`], and as many more as it is heavier than the mean. The last one, or all
+/// of one that is lighter, are there for a part of the requests.
 fn points(candidate: Candidate<'_>, number: u32, weight_of_points: u32) -> impl Iterator<Item = Point> {
-    let weight = u64::from(candidate.endpoint().weight()) * POINTS;
-    let whole = weight >> weight_of_points;
-    let rest = weight - (whole << weight_of_points);
-    let part = (rest * u64::from(WHOLE)) >> weight_of_points;
-    let last = (part > 0).then_some((whole, part as u32));
-    let all = (0..whole).map(|ordinal| (ordinal, WHOLE)).chain(last);
+    let weight = u64::from(candidate.endpoint().weight());
+    let part_of = |weight: u64| ((weight * u64::from(WHOLE)) >> weight_of_points) as u32;
+    let whole = (weight * POINTS) >> weight_of_points;
+    let (whole, each, rest) = if whole < POINTS {
+        (POINTS, part_of(weight), 0)
+    } else {
+        let rest = weight * POINTS - (whole << weight_of_points);
+        (whole, WHOLE, part_of(rest))
+    };
+    let last = (rest > 0).then_some((whole, rest));
+    let all = (0..whole).map(move |ordinal| (ordinal, each)).chain(last);
     all.map(move |(ordinal, part)| Point {
         at: candidate.rank(SEED.wrapping_add(ordinal)),
         number,

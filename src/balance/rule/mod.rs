@@ -7,14 +7,30 @@
 //! | rule | picks | looks at |
 //! | --- | --- | --- |
 //! | [`Ewma`] (the default) | of ten drawn the one that is likely to answer soonest | ten endpoints |
-//! | [`LeastLoaded`] | of two drawn the one with fewer attempts in flight | two |
+//! | [`LeastLoaded`] | of two drawn, or more, the one with the fewest attempts in flight | two |
 //! | [`RoundRobin`] | one after the other, from the first on | one |
 //! | [`WeightedRoundRobin`] | the same, each as often as its weight says | one |
 //! | [`Random`] | any; it is Ribbon's `RandomRule` as well | one |
-//! | [`ConsistentHash`] | always the same for requests that belong together | a few; all if it must look further |
+//! | [`WeightedRandom`] | any, each as likely as its weight says | one |
+//! | [`ConsistentHash`] | always the same for requests that belong together, by weight, within bounds | a few; all if it must look further |
 //!
-//! None takes a lock, and none looks at more when there are more endpoints; what is worked out for a set is worked out
-//! when it has changed.
+//! None takes a lock, and none looks at more when there are more endpoints.
+//!
+//! Two show another rule a part of the set, and others if that is too small. They are put around any rule, and around
+//! each other:
+//!
+//! | rule | shows | what it adds to a pick |
+//! | --- | --- | --- |
+//! | [`ZoneFirst`] | the own zone, and for what is too much for it the other zones | no look at an endpoint |
+//! | [`Only`] by descriptions | those that pass; if they are too few, others | no look |
+//! | [`Only`] by live figures | the same | a look at all |
+//!
+//! [`Ewma`] draws from all of a part that it is shown, however large.
+//!
+//! What is worked out for a set (turns, a ring, who is in a zone) is worked out when it has changed, by the next pick. Of
+//! a set with more than 256 endpoints it is used for 20 us for each endpoint at least, which is 200 ms with ten thousand: so
+//! however often that changes, it costs about a hundredth of a processor. Until then newcomers, and other weights, zones and
+//! metadata of those that stay, are not seen to. One that has gone is never picked.
 //!
 //! # Ribbon's rules
 //!
@@ -86,9 +102,12 @@ use crate::call::{Addressed, Affinity, Endpoint, RequestHead};
 
 /// Chooses among candidates.
 ///
-/// A rule is shared by all services and clones of a layer and is asked on each attempt: state belongs into atomics. It
-/// sees the [request](Candidates::request), the [time](Candidates::now), the figures about the endpoints, and [what the
-/// call has tried](Candidate::was_tried). A closure `Fn(&Candidates<'_>) -> usize` is a rule:
+/// To narrow the choice of a rule that is there already, see [`Only`] and [`ZoneFirst`].
+///
+/// A rule is shared by all services and clones of a layer and is asked on each attempt: state belongs into atomics, and
+/// what is costly to work out can be kept by the [number](Candidates::id) of the candidates. It sees the
+/// [request](Candidates::request), the [time](Candidates::now), the figures about the endpoints, and [what the call has
+/// tried](Candidate::was_tried). A closure `Fn(&Candidates<'_>) -> usize` is a rule:
 ///
 /// ```
 /// use tower_outbound::balance::{Candidates, LoadBalanceLayer};
