@@ -93,6 +93,7 @@ mod picker;
 mod roster;
 pub mod rule;
 mod service;
+pub mod services;
 mod stats;
 mod wait;
 
@@ -108,5 +109,6 @@ pub use self::{
         WeightedRoundRobin, ZoneAvoidance, ZoneAware,
     },
     service::LoadBalance,
+    services::BalanceServices,
     stats::{RibbonStats, RibbonStatsBuilder},
 };

@@ -62,7 +62,7 @@ impl<R: Rule> Picker<R> {
     pub fn pick(&self, request: &impl Addressed, now: Instant) -> Option<Picked> {
         let roster = self.pool.roster();
         let asked = Asked::read();
-        let entry = pick(&*self.rule, &roster, &self.pool.stats, request, &asked, now)?;
+        let entry = pick(&*self.rule, &roster, &self.pool.stats, request, &asked, &[], now)?;
         let decay = self.rule.decay().as_secs_f32();
         let endpoint = entry.endpoint.clone();
         Some(Picked {

@@ -27,7 +27,7 @@ mod fault;
 pub mod grpc;
 pub mod grpc_timeout;
 mod late;
-mod millis;
+pub(crate) mod millis;
 mod overrides;
 mod request;
 pub mod retry_after;
@@ -48,7 +48,9 @@ pub(crate) use self::body::{IN_HAND, Upload};
 #[cfg_attr(docsrs, doc(cfg(feature = "retry")))]
 pub use self::body::{KeptReplay, ReplayBody};
 #[cfg(feature = "endpoints")]
-pub use self::endpoint::{Endpoints, Snapshot};
+pub use self::endpoint::{Endpoints, Services, Snapshot};
+#[cfg(feature = "balance")]
+pub(crate) use self::endpoint::{Lent, NotNow};
 #[cfg(feature = "balance")]
 pub(crate) use self::fault::is_connection_failure;
 #[cfg(feature = "retry")]

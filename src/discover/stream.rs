@@ -7,7 +7,7 @@ use std::{
 };
 
 use futures_core::Stream;
-use indexmap::IndexMap;
+use indexmap::{IndexMap, map::Values};
 use tokio::task;
 use tower::{BoxError, discover::Change};
 
@@ -41,38 +41,55 @@ impl Endpoints {
     where
         S: Stream<Item = Result<Change<K, Endpoint>, E>> + Send + 'static,
         K: Hash + Eq + Send + 'static,
-        E: Into<BoxError>,
+        E: Into<BoxError> + 'static,
     {
         Endpoints::unresolved().driven_by(|feeder| {
-            // Tokio would make a channel pause within a batch, which would publish it in parts.
-            task::unconstrained(async move {
-                let mut known = Known(IndexMap::new());
-                let mut changes = pin!(changes);
-                loop {
-                    let step =
-                        std::future::poll_fn(|cx| known.take_what_is_ready(changes.as_mut(), cx)).await;
-                    if step.changed && !feeder.publish(known.0.values().cloned()) {
-                        return;
-                    }
-                    match step.then {
-                        Then::Await => {}
-                        Then::Yield => task::yield_now().await,
-                        Then::End => {
-                            tracing::warn!(
-                                endpoints = known.0.len(),
-                                "the stream of endpoints has ended; the last set stays"
-                            );
-                            return;
-                        }
-                    }
-                }
+            follow(changes, Some, move |known: Values<'_, K, Endpoint>| {
+                feeder.publish(known.cloned())
             })
         })
     }
 }
 
+/// Reads a stream to its end, and publishes what it has named after each change, until nobody wants it any more.
+///
+/// `read` makes of a change one of what is published; `None`: it is disregarded.
+pub(super) fn follow<S, K, T, V, E>(
+    changes: S,
+    mut read: impl FnMut(Change<K, T>) -> Option<Change<K, V>>,
+    mut publish: impl FnMut(Values<'_, K, V>) -> bool,
+) -> impl Future<Output = ()>
+where
+    S: Stream<Item = Result<Change<K, T>, E>>,
+    K: Hash + Eq,
+    E: Into<BoxError>,
+{
+    // Tokio would make a channel pause within a batch, which would publish it in parts.
+    task::unconstrained(async move {
+        let mut known = Known(IndexMap::new());
+        let mut changes = pin!(changes);
+        loop {
+            let step = std::future::poll_fn(|cx| known.take_what_is_ready(changes.as_mut(), &mut read, cx)).await;
+            if step.changed && !publish(known.0.values()) {
+                return;
+            }
+            match step.then {
+                Then::Await => {}
+                Then::Yield => task::yield_now().await,
+                Then::End => {
+                    tracing::warn!(
+                        endpoints = known.0.len(),
+                        "the stream of endpoints has ended; the last set stays"
+                    );
+                    return;
+                }
+            }
+        }
+    })
+}
+
 /// What the stream has named, by its own names.
-struct Known<K>(IndexMap<K, Endpoint>);
+struct Known<K, V>(IndexMap<K, V>);
 
 struct Step {
     changed: bool,
@@ -85,10 +102,15 @@ enum Then {
     End,
 }
 
-impl<K: Hash + Eq> Known<K> {
-    fn take_what_is_ready<S, E>(&mut self, mut changes: Pin<&mut S>, cx: &mut Context<'_>) -> Poll<Step>
+impl<K: Hash + Eq, V> Known<K, V> {
+    fn take_what_is_ready<S, T, E>(
+        &mut self,
+        mut changes: Pin<&mut S>,
+        mut read: impl FnMut(Change<K, T>) -> Option<Change<K, V>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Step>
     where
-        S: Stream<Item = Result<Change<K, Endpoint>, E>>,
+        S: Stream<Item = Result<Change<K, T>, E>>,
         E: Into<BoxError>,
     {
         let mut changed = false;
@@ -104,8 +126,10 @@ impl<K: Hash + Eq> Known<K> {
             };
             match next {
                 Some(Ok(change)) => {
-                    changed = true;
-                    self.apply(change);
+                    if let Some(change) = read(change) {
+                        changed = true;
+                        self.apply(change);
+                    }
                 }
                 Some(Err(error)) => {
                     let error: BoxError = error.into();
@@ -125,10 +149,10 @@ impl<K: Hash + Eq> Known<K> {
         })
     }
 
-    fn apply(&mut self, change: Change<K, Endpoint>) {
+    fn apply(&mut self, change: Change<K, V>) {
         match change {
-            Change::Insert(name, endpoint) => {
-                self.0.insert(name, endpoint);
+            Change::Insert(name, value) => {
+                self.0.insert(name, value);
             }
             Change::Remove(name) => {
                 self.0.shift_remove(&name);

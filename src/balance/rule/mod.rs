@@ -177,7 +177,7 @@ pub struct Candidates<'a> {
     roster: &'a Roster,
     stats: &'a RibbonStats,
     request: &'a dyn Addressed,
-    tried: Tried,
+    tried: Tried<'a>,
     now: Instant,
     /// Some: only the entries at these places.
     places: Option<&'a [usize]>,
@@ -188,7 +188,7 @@ pub struct Candidates<'a> {
 pub struct Candidate<'a> {
     entry: &'a Entry,
     stats: &'a RibbonStats,
-    tried: Tried,
+    tried: Tried<'a>,
     now: Instant,
 }
 
@@ -197,7 +197,7 @@ impl<'a> Candidates<'a> {
         roster: &'a Roster,
         stats: &'a RibbonStats,
         request: &'a dyn Addressed,
-        tried: Tried,
+        tried: Tried<'a>,
         now: Instant,
     ) -> Self {
         Candidates {

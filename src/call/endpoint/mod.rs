@@ -4,10 +4,17 @@ mod address;
 mod eligibility;
 mod one;
 #[cfg(feature = "endpoints")]
+mod services;
+#[cfg(feature = "endpoints")]
 mod set;
 
 #[cfg(feature = "endpoints")]
-pub use self::set::{Endpoints, Snapshot};
+pub use self::{
+    services::Services,
+    set::{Endpoints, Snapshot},
+};
+#[cfg(feature = "balance")]
+pub(crate) use self::services::{Lent, NotNow};
 pub use self::{
     address::{Addressed, Affinity, HostHeader, RequestHead, TlsName},
     eligibility::{Eligibility, Veto},

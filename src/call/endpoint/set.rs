@@ -168,6 +168,11 @@ impl Endpoints {
         self.0.changed.clone().notified_owned()
     }
 
+    /// Has those look again who wait for a change, although the set has not changed.
+    pub(super) fn stir(&self) {
+        self.0.changed.notify_waiters();
+    }
+
     /// Applies a change and publishes the outcome, if `f` says that there was one, or if it is the first.
     fn change(&self, f: impl FnOnce(&mut IndexMap<Box<str>, Endpoint>) -> bool) -> bool {
         let mut members = lock(&self.0.members);
