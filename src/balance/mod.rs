@@ -109,6 +109,6 @@ pub use self::{
         WeightedRoundRobin, ZoneAvoidance, ZoneAware,
     },
     service::LoadBalance,
-    services::BalanceServices,
+    services::{BalanceServices, BalanceServicesFuture},
     stats::{RibbonStats, RibbonStatsBuilder},
 };
