@@ -194,12 +194,7 @@ fn failed<T>(
 }
 
 /// Books an attempt that has failed. It comes back where nobody above keeps a trail.
-pub(super) fn book_failure(
-    in_flight: InFlight,
-    verdict: Verdict,
-    end: End,
-    fault: Fault,
-) -> Option<Attempt> {
+pub(super) fn book_failure(in_flight: InFlight, verdict: Verdict, end: End, fault: Fault) -> Option<Attempt> {
     let now = Instant::now();
     let ended = in_flight.end(verdict, end, now)?;
     let attempt = ended.attempt(now, AttemptOutcome::Failed(fault));

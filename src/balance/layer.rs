@@ -16,7 +16,8 @@ use super::{
     stats::RibbonStats,
 };
 use crate::call::{
-    Addressed, BoxError, ByFault, ConfigError, Endpoint, Endpoints, HostHeader, NoEndpoint, NoTimeLeft, config,
+    Addressed, BoxError, ByFault, ConfigError, Endpoint, Endpoints, HostHeader, NoEndpoint, NoTimeLeft,
+    config,
 };
 
 pub(super) const NAME: &str = "LoadBalance";
@@ -251,7 +252,15 @@ impl<R: Rule, C> Balance<R, C> {
         now: Instant,
     ) -> Result<Target, Nowhere> {
         let roster = self.pool.roster();
-        match pick(&*self.rule, &roster, &self.pool.stats, request, asked, passed, now) {
+        match pick(
+            &*self.rule,
+            &roster,
+            &self.pool.stats,
+            request,
+            asked,
+            passed,
+            now,
+        ) {
             Some(entry) => Ok(Target {
                 endpoint: entry.endpoint.clone(),
                 counters: entry.counters.clone(),
@@ -265,13 +274,7 @@ impl<R: Rule, C> Balance<R, C> {
     #[inline]
     pub(super) fn begin(&self, target: Target, now: Instant) -> InFlight {
         let decay = self.rule.decay().as_secs_f32();
-        InFlight::begin(
-            target.endpoint,
-            target.counters,
-            now,
-            decay,
-            target.had_a_choice,
-        )
+        InFlight::begin(target.endpoint, target.counters, now, decay, target.had_a_choice)
     }
 
     /// Picks an endpoint and sends the request there through a service that is ready.

@@ -74,8 +74,7 @@ pub(super) struct Tried<'a> {
 impl Tried<'_> {
     #[inline]
     pub(super) fn contains(self, endpoint: &Endpoint) -> bool {
-        (self.before
-            && scope::current(|scope| scope.tried().any(|tried| tried.key() == endpoint.key())))
+        (self.before && scope::current(|scope| scope.tried().any(|tried| tried.key() == endpoint.key())))
             || self.has_passed(endpoint)
     }
 

@@ -133,7 +133,11 @@ impl<S, Req, R, C> Waiting<S, Req, R, C> {
             if until.is_some_and(|until| until <= now) {
                 return Poll::Ready(Err(why.error(now.saturating_duration_since(since))));
             }
-            if this.watch.as_mut().poll_changed(this.balance.pool.endpoints(), cx) {
+            if this
+                .watch
+                .as_mut()
+                .poll_changed(this.balance.pool.endpoints(), cx)
+            {
                 *this.not_before = None;
                 continue;
             }

@@ -9,7 +9,7 @@
 //! | How is that told to the next process? | [`DeadlineHeader`] |
 //! | What happened in this call? | [`Trail`] |
 //! | May this request be sent again? | [`OutboundRequest`], [`Semantics`] |
-//! | Where can it go? | [`Endpoint`], `Endpoints` |
+//! | Where can it go? | [`Endpoint`], `Endpoints`, `Services` |
 //! | What does it want otherwise than the stack is set? | [`Overrides`] |
 //! | Is an answer one to be retried? | [`ReadAnswer`] |
 //! | Is there room for another retry? | [`RetryBudget`] |

@@ -69,7 +69,8 @@ where
         let mut known = Known(IndexMap::new());
         let mut changes = pin!(changes);
         loop {
-            let step = std::future::poll_fn(|cx| known.take_what_is_ready(changes.as_mut(), &mut read, cx)).await;
+            let step =
+                std::future::poll_fn(|cx| known.take_what_is_ready(changes.as_mut(), &mut read, cx)).await;
             if step.changed && !publish(known.0.values()) {
                 return;
             }

@@ -36,7 +36,11 @@ fn to_b(candidates: &Candidates<'_>) -> usize {
 /// BAL-07.
 #[tokio::test]
 async fn one_that_goes_between_ready_and_call_or_while_it_is_waited_for_gets_nothing() {
-    let all = [Server::new("a"), Server::that_is("b", Ready::Busy), Server::new("c")];
+    let all = [
+        Server::new("a"),
+        Server::that_is("b", Ready::Busy),
+        Server::new("c"),
+    ];
     let set = services(&all);
     let balance = BalanceServices::new(set.clone()).rule(to_b);
     // C has ten calls.
@@ -90,7 +94,11 @@ async fn calls_under_way_end_on_a_service_that_was_taken_out_and_it_is_dropped_w
     drop(kept);
     let handle = balance.handle();
     drop((set, balance));
-    assert_eq!((b.instances(), handle.endpoints().len()), (0, 1), "a handle keeps none");
+    assert_eq!(
+        (b.instances(), handle.endpoints().len()),
+        (0, 1),
+        "a handle keeps none"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -120,7 +128,10 @@ async fn one_that_is_replaced_is_called_from_then_on_and_figures_and_vetoes_stay
     set.insert(zoned, old.service());
     assert_eq!(new.instances(), 0);
     balance.clone().oneshot(get()).await.unwrap();
-    assert_eq!((old.calls(), balance.handle().endpoint("a").unwrap().successes()), (3, 7));
+    assert_eq!(
+        (old.calls(), balance.handle().endpoint("a").unwrap().successes()),
+        (3, 7)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -172,7 +183,10 @@ async fn an_endpoint_belongs_to_one_set_and_can_come_back_to_it() {
 
 type Told = Result<Change<u16, To>, BoxError>;
 
-fn channel() -> (mpsc::UnboundedSender<Told>, impl futures_util::Stream<Item = Told> + Send + 'static) {
+fn channel() -> (
+    mpsc::UnboundedSender<Told>,
+    impl futures_util::Stream<Item = Told> + Send + 'static,
+) {
     let (tell, mut told) = mpsc::unbounded_channel();
     (tell, stream::poll_fn(move |cx| told.poll_recv(cx)))
 }
@@ -180,7 +194,9 @@ fn channel() -> (mpsc::UnboundedSender<Told>, impl futures_util::Stream<Item = T
 fn describe(name: &u16) -> Result<Endpoint, BoxError> {
     match *name {
         0 => Err("nobody knows it".into()),
-        port => Ok(Endpoint::builder(format!("127.0.0.1:{}", port % 100)).key(format!("{}", port % 100)).build()?),
+        port => Ok(Endpoint::builder(format!("127.0.0.1:{}", port % 100))
+            .key(format!("{}", port % 100))
+            .build()?),
     }
 }
 
@@ -333,7 +349,13 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-type Call = BalanceServicesFuture<To, Req, LeastLoaded, tower_outbound::call::ByFault, tower_outbound::balance::services::ByHead>;
+type Call = BalanceServicesFuture<
+    To,
+    Req,
+    LeastLoaded,
+    tower_outbound::call::ByFault,
+    tower_outbound::balance::services::ByHead,
+>;
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 

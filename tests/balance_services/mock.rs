@@ -193,3 +193,9 @@ pub(crate) fn get() -> Req {
 pub(crate) fn post() -> Req {
     Request::post("/17").body(()).unwrap()
 }
+
+/// What an error and its sources say.
+pub(crate) fn told(error: &(dyn std::error::Error + 'static)) -> String {
+    let levels = tower_outbound::call::chain(error).map(ToString::to_string);
+    levels.collect::<Vec<_>>().join("; ")
+}

@@ -108,7 +108,11 @@ fn request() -> Request<Empty<Bytes>> {
 
 #[tokio::test]
 async fn connections_of_http_2_are_used_while_they_live_and_again_when_they_are_made_anew() {
-    let mut backends = [Backend::start().await, Backend::start().await, Backend::start().await];
+    let mut backends = [
+        Backend::start().await,
+        Backend::start().await,
+        Backend::start().await,
+    ];
     let set = Services::new();
     let key = |place: usize, address: SocketAddr| {
         let endpoint = Endpoint::builder(address.to_string()).key(format!("server {place}"));
@@ -131,7 +135,12 @@ async fn connections_of_http_2_are_used_while_they_live_and_again_when_they_are_
     backends[0].kill().await;
     let closed = tokio::time::timeout(Duration::from_secs(10), async {
         let handle = balance.handle();
-        while handle.endpoint("server 0").unwrap().successive_connection_failures() == 0 {
+        while handle
+            .endpoint("server 0")
+            .unwrap()
+            .successive_connection_failures()
+            == 0
+        {
             // Until its client has noticed, a call may end with the connection.
             let _ = balance.clone().oneshot(request()).await;
         }
@@ -143,7 +152,10 @@ async fn connections_of_http_2_are_used_while_they_live_and_again_when_they_are_
     assert!(backends[1].answered() - before[1] >= 49);
     // Replaced under the same key.
     backends[0] = Backend::start().await;
-    set.insert(key(0, backends[0].address), Connection::to(backends[0].address).await);
+    set.insert(
+        key(0, backends[0].address),
+        Connection::to(backends[0].address).await,
+    );
     call(30).await;
     assert_eq!(backends[0].answered(), 10);
     assert_eq!(balance.handle().total().in_flight(), 0);
@@ -177,6 +189,13 @@ async fn channels_of_tonic_need_no_address_and_a_retry_moves_on_from_one_without
     let error = balance.clone().oneshot(request()).await.unwrap_err();
     let fault = tower_outbound::call::Fault::of(&*error);
     assert_eq!(fault.sent(), tower_outbound::call::Sent::No, "{error}");
-    assert_eq!(handle.endpoint(&format!("http://{nobody}")).unwrap().failures(), 1);
-    let _ = (ServiceBuilder::new().record_trail(), NotRepeatable(()), Idempotent::default());
+    assert_eq!(
+        handle.endpoint(&format!("http://{nobody}")).unwrap().failures(),
+        1
+    );
+    let _ = (
+        ServiceBuilder::new().record_trail(),
+        NotRepeatable(()),
+        Idempotent::default(),
+    );
 }

@@ -129,9 +129,12 @@ where
                 } => {
                     let result = ready!(future.poll(cx)).map_err(Into::into);
                     return Poll::Ready(match in_flight.take() {
-                        Some(in_flight) => {
-                            ended(in_flight, &shared.balance.classify, result, std::mem::take(before))
-                        }
+                        Some(in_flight) => ended(
+                            in_flight,
+                            &shared.balance.classify,
+                            result,
+                            std::mem::take(before),
+                        ),
                         None => result,
                     });
                 }

@@ -39,8 +39,12 @@ pin_project! {
     pub(super) struct Search<S, Req> {
         request: Option<Req>,
         seen: Seen<S>,
+        // Those that are waited for were asked in this very poll.
+        begins: bool,
         // Is there reason to look further?
         looks: bool,
+        // There is from then on.
+        again: Option<Instant>,
         #[pin]
         watch: Watch,
     }
@@ -59,12 +63,19 @@ struct Seen<S> {
     failure: Option<BoxError>,
     /// Where nobody above keeps a trail.
     unheard: Vec<Attempt>,
+    /// The set, as the latest look has seen it.
+    set: Nowhere,
 }
 
 impl<S, Req> Search<S, Req> {
     /// Of a call that came to this at its first look.
     #[cold]
-    pub(super) fn after<R, C, V>(look: Look<S>, shared: &Shared<S, R, C, V>, request: Req, now: Instant) -> Self
+    pub(super) fn after<R, C, V>(
+        look: Look<S>,
+        shared: &Shared<S, R, C, V>,
+        request: Req,
+        now: Instant,
+    ) -> Self
     where
         S: Service<Req>,
         R: Rule,
@@ -78,12 +89,15 @@ impl<S, Req> Search<S, Req> {
             failures: 0,
             failure: None,
             unheard: Vec::new(),
+            set: Nowhere::of(&shared.balance.pool.roster()),
         };
         seen.note(look, shared, now);
         Search {
             request: Some(request),
             seen,
+            begins: true,
             looks: true,
+            again: None,
             watch,
         }
     }
@@ -110,7 +124,13 @@ impl<S, Req> Search<S, Req> {
             };
             let now = Instant::now();
             shared.services.wake(now);
-            let mut found = seen.poll_held(shared, now, cx);
+            if this.again.is_some_and(|again| again <= now) {
+                *this.looks = true;
+            }
+            let mut found = None;
+            if !std::mem::take(this.begins) {
+                found = seen.poll_held(shared, now, cx);
+            }
             if found.is_none() && std::mem::take(this.looks) {
                 found = seen.look_further(shared, request, now, cx);
             }
@@ -128,24 +148,19 @@ impl<S, Req> Search<S, Req> {
                     None => return Poll::Pending,
                 });
             }
-            let (set, since) = (seen.set(shared), this.watch.since());
-            let until = since.checked_add(seen.patience(shared, set));
+            let since = this.watch.since();
+            let until = since.checked_add(seen.patience(shared));
             if until.is_some_and(|until| until <= now) {
                 *this.request = None;
                 let waited = now.saturating_duration_since(since);
-                return Poll::Ready(Err(seen.error(set, waited)));
+                return Poll::Ready(Err(seen.error(waited)));
             }
-            if this
-                .watch
-                .as_mut()
-                .poll_changed(shared.services.endpoints(), cx)
-            {
+            if this.watch.as_mut().poll_changed(shared.services.endpoints(), cx) {
                 *this.looks = true;
                 continue;
             }
-            let again = seen.again(shared, set);
-            ready!(this.watch.as_mut().poll_until(sooner(until, again), cx));
-            *this.looks = true;
+            *this.again = seen.again(shared);
+            ready!(this.watch.as_mut().poll_until(sooner(until, *this.again), cx));
         }
     }
 }
@@ -209,9 +224,9 @@ impl<S> Seen<S> {
         C: Classify<S::Response>,
         V: RequestView<Req>,
     {
-        if self.refused_until.is_some_and(|until| until <= now) {
-            self.refused_until = None;
-        }
+        self.refused_until = None;
+        // Before the looks, so that what comes after it is heard of as a change.
+        self.set = Nowhere::of(&shared.balance.pool.roster());
         let held = &self.held;
         self.passed.retain(|passed| {
             held.iter().any(|(_, target)| target.endpoint == *passed)
@@ -253,14 +268,22 @@ impl<S> Seen<S> {
                 self.failed(error, target, shared, now);
             }
             Look::Vacant(endpoint) => self.passed.push(endpoint),
-            Look::Nowhere(why) if why.is_choice() => self.refused_until = Some(now + ASK_AGAIN),
-            Look::Nowhere(_) | Look::Passed | Look::Ready(..) => {}
+            Look::Nowhere(set) => {
+                self.set = set;
+                self.refused_until = set.is_choice().then(|| now + ASK_AGAIN);
+            }
+            Look::Passed | Look::Ready(..) => {}
         }
     }
 
     /// A service that fails to become ready is a server that was not reached.
-    fn failed<Req, R, C, V>(&mut self, error: BoxError, target: Target, shared: &Shared<S, R, C, V>, now: Instant)
-    where
+    fn failed<Req, R, C, V>(
+        &mut self,
+        error: BoxError,
+        target: Target,
+        shared: &Shared<S, R, C, V>,
+        now: Instant,
+    ) where
         S: Service<Req>,
         R: Rule,
         C: Classify<S::Response>,
@@ -275,26 +298,21 @@ impl<S> Seen<S> {
         self.failure = Some(Box::new(error));
     }
 
-    /// The set as it is now.
-    fn set<R, C, V>(&self, shared: &Shared<S, R, C, V>) -> Nowhere {
-        Nowhere::of(&shared.balance.pool.roster())
-    }
-
     /// How long to look, all in all.
-    fn patience<R, C, V>(&self, shared: &Shared<S, R, C, V>, set: Nowhere) -> Duration {
+    fn patience<R, C, V>(&self, shared: &Shared<S, R, C, V>) -> Duration {
         if self.held.is_empty() {
-            shared.balance.settings.wait(set)
+            shared.balance.settings.wait(self.set)
         } else {
             shared.ready_wait
         }
     }
 
     /// When to look again, if none of those that are waited for becomes ready before.
-    fn again<R, C, V>(&self, shared: &Shared<S, R, C, V>, set: Nowhere) -> Option<Instant>
+    fn again<R, C, V>(&self, shared: &Shared<S, R, C, V>) -> Option<Instant>
     where
         S: 'static,
     {
-        let rested = if set.among() > self.held.len() {
+        let rested = if self.set.among() > self.held.len() {
             shared.services.next_to_wake()
         } else {
             None
@@ -302,7 +320,8 @@ impl<S> Seen<S> {
         sooner(self.refused_until, rested)
     }
 
-    fn error(&mut self, set: Nowhere, waited: Duration) -> BoxError {
+    fn error(&mut self, waited: Duration) -> BoxError {
+        let set = self.set;
         let unheard = std::mem::take(&mut self.unheard);
         let asked_none = self.passed.is_empty() && self.failures == 0;
         if !set.is_choice() || asked_none {

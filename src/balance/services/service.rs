@@ -19,10 +19,7 @@ use crate::{
         layer::{Balance, Nowhere, Target},
         pick::Asked,
     },
-    call::{
-        BoxError, ByFault, Classify, ConfigError, Endpoint, HostHeader, Lent, NotNow, Services,
-        config,
-    },
+    call::{BoxError, ByFault, Classify, ConfigError, Endpoint, HostHeader, Lent, NotNow, Services, config},
 };
 
 pub(super) const NAME: &str = "BalanceServices";
@@ -234,17 +231,11 @@ impl<S, R: Rule, C, V> Shared<S, R, C, V> {
         S::Error: Into<BoxError>,
         V: RequestView<Req>,
     {
-        let target = match self
-            .balance
-            .target(self.view.shown(request), asked, passed, now)
-        {
+        let target = match self.balance.target(self.view.shown(request), asked, passed, now) {
             Ok(target) => target,
             Err(why) => return Look::Nowhere(why),
         };
-        if passed
-            .iter()
-            .any(|passed| passed.key() == target.endpoint.key())
-        {
+        if passed.iter().any(|passed| passed.key() == target.endpoint.key()) {
             return Look::Passed;
         }
         let Some(mut lent) = self.services.lend(&target.endpoint) else {

@@ -8,15 +8,15 @@ mod services;
 #[cfg(feature = "endpoints")]
 mod set;
 
-#[cfg(feature = "endpoints")]
-pub use self::{
-    services::Services,
-    set::{Endpoints, Snapshot},
-};
 #[cfg(feature = "balance")]
 pub(crate) use self::services::{Lent, NotNow};
 pub use self::{
     address::{Addressed, Affinity, HostHeader, RequestHead, TlsName},
     eligibility::{Eligibility, Veto},
     one::{Endpoint, EndpointBuilder},
+};
+#[cfg(feature = "endpoints")]
+pub use self::{
+    services::Services,
+    set::{Endpoints, Snapshot},
 };

@@ -130,9 +130,7 @@ impl Endpoint {
     /// Attaches this, unless something is attached already.
     #[allow(dead_code, reason = "called by a set that is a feature")]
     pub(super) fn attach<T: Send + Sync + 'static>(&self, what: impl FnOnce() -> T) {
-        self.0
-            .attached
-            .get_or_init(|| AssertUnwindSafe(Box::new(what())));
+        self.0.attached.get_or_init(|| AssertUnwindSafe(Box::new(what())));
     }
 
     /// What is attached, if it is of this type.
