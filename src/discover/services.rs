@@ -1,9 +1,12 @@
 //! Services that somebody else makes.
 
-use std::{hash::Hash, sync::Arc};
+use std::{
+    hash::Hash,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
 
 use futures_core::Stream;
-use indexmap::map::Values;
 use tower::{BoxError, discover::Change};
 
 use super::stream::follow;
@@ -55,21 +58,39 @@ impl<S: Send + Sync + 'static> Services<S> {
         F: FnMut(&K) -> Result<Endpoint, F2> + Send + 'static,
         F2: Into<BoxError> + 'static,
     {
-        let read = move |change| match change {
-            Change::Insert(name, service) => match describe(&name) {
-                Ok(endpoint) => Some(Change::Insert(name, (endpoint, Arc::new(service)))),
-                Err(error) => {
-                    let error: BoxError = error.into();
-                    tracing::warn!(%error, "a service is left out, since it is not known where it goes");
-                    None
-                }
-            },
-            Change::Remove(name) => Some(Change::Remove(name)),
-        };
-        Services::driven_by(|feeder| {
-            follow(changes, read, move |known: Values<'_, K, (Endpoint, Arc<S>)>| {
-                feeder.publish(known.cloned())
-            })
-        })
+        let mut changes = Box::pin(changes);
+        let named = PollFn(move |cx: &mut Context<'_>| {
+            loop {
+                let change = match ready!(changes.as_mut().poll_next(cx)) {
+                    None => return Poll::Ready(None),
+                    Some(Err(error)) => Err(error),
+                    Some(Ok(Change::Remove(name))) => Ok(Change::Remove(name)),
+                    Some(Ok(Change::Insert(name, service))) => match describe(&name) {
+                        Ok(endpoint) => Ok(Change::Insert(name, Services::named(endpoint, service))),
+                        Err(error) => {
+                            let error: BoxError = error.into();
+                            tracing::warn!(%error, "a service is left out, since it is not known where it goes");
+                            continue;
+                        }
+                    },
+                };
+                return Poll::Ready(Some(change));
+            }
+        });
+        Services::driven_by(|feeder| follow(named, move |edits, all| feeder.publish_edits(edits, all)))
+    }
+}
+
+/// A stream of what this gives when it is polled.
+struct PollFn<F>(F);
+
+// What is pinned in it is in a box.
+impl<F> Unpin for PollFn<F> {}
+
+impl<T, F: FnMut(&mut Context<'_>) -> Poll<Option<T>>> Stream for PollFn<F> {
+    type Item = T;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        (self.0)(cx)
     }
 }

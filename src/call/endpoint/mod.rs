@@ -2,6 +2,8 @@
 
 mod address;
 mod eligibility;
+#[cfg(feature = "endpoints")]
+mod members;
 mod one;
 #[cfg(feature = "endpoints")]
 mod services;
@@ -19,4 +21,11 @@ pub use self::{
 pub use self::{
     services::Services,
     set::{Endpoints, Snapshot},
+};
+#[cfg(feature = "discover")]
+pub(crate) use self::{members::Key, set::Edit};
+#[cfg(feature = "balance")]
+pub(crate) use self::{
+    members::{Delta, Member},
+    set::Follower,
 };

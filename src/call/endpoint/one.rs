@@ -7,6 +7,8 @@ use http::{
     uri::{Authority, Scheme},
 };
 
+#[cfg(feature = "balance")]
+use super::Affinity;
 use super::{Eligibility, TlsName};
 use crate::call::ConfigError;
 
@@ -27,6 +29,9 @@ pub struct Endpoint(Arc<Inner>);
 
 struct Inner {
     description: Description,
+    /// Of the key.
+    #[cfg(feature = "balance")]
+    affinity: Affinity,
     eligibility: Eligibility,
     /// What a set of services keeps with it. It is no part of the description, and stays for good.
     attached: OnceLock<Attached>,
@@ -121,6 +126,8 @@ impl Endpoint {
     #[allow(dead_code, reason = "made by a set that is a feature")]
     pub(super) fn copy(&self) -> Self {
         Endpoint(Arc::new(Inner {
+            #[cfg(feature = "balance")]
+            affinity: self.0.affinity,
             description: self.0.description.clone(),
             eligibility: Eligibility::default(),
             attached: OnceLock::new(),
@@ -138,6 +145,12 @@ impl Endpoint {
     #[inline]
     pub(super) fn attached<T: 'static>(&self) -> Option<&T> {
         self.0.attached.get()?.downcast_ref()
+    }
+
+    /// What rules rank it by.
+    #[cfg(feature = "balance")]
+    pub(crate) fn affinity(&self) -> Affinity {
+        self.0.affinity
     }
 
     /// Do both say the same of a server, be they one endpoint or not?
@@ -322,6 +335,8 @@ impl EndpointBuilder {
             ));
         }
         Ok(Endpoint(Arc::new(Inner {
+            #[cfg(feature = "balance")]
+            affinity: Affinity::of(&key),
             description: Description {
                 key: key.into(),
                 scheme,

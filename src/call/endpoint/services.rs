@@ -9,6 +9,7 @@
 mod resting;
 
 use std::{
+    collections::HashMap,
     fmt, mem,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -20,7 +21,6 @@ use std::{
 };
 
 use arc_swap::ArcSwapOption;
-use indexmap::IndexMap;
 use tokio::time::Instant;
 
 use self::resting::Resting;
@@ -56,11 +56,19 @@ struct Shared<S> {
     /// Tells the endpoints of this set from those of others.
     id: u64,
     endpoints: Endpoints,
-    /// What is published, by key. Held by whoever changes the set.
-    members: Mutex<IndexMap<Box<str>, Endpoint>>,
+    /// Held by whoever changes the set.
+    members: Mutex<Members>,
     resting: Resting,
     /// Takes the service of an endpoint out. The services are attached to the endpoints.
     empty: fn(&Endpoint) -> Option<Arc<S>>,
+}
+
+/// What is published.
+#[derive(Default)]
+struct Members {
+    by_key: HashMap<Box<str>, Endpoint>,
+    /// Has the set been changed by others than its source, since that has published?
+    by_hand: bool,
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(0);
@@ -110,33 +118,33 @@ impl<S: Send + Sync + 'static> Services<S> {
 
     /// Puts a service in, in the place of one whose endpoint has the same key.
     pub fn insert(&self, endpoint: Endpoint, service: S) {
-        let key: Box<str> = endpoint.key().into();
-        let mut gone = Gone::default();
         let mut members = self.0.members();
-        let before = members.get(&key);
-        let now = self.0.seat(before, endpoint, Arc::new(service), &mut gone);
-        if before != Some(&now) {
-            self.0.endpoints.insert(now.clone());
-            if let Some(before) = members.insert(key, now) {
-                self.0.leave(&before, &mut gone);
-            }
+        members.by_hand = true;
+        let mut gone = Gone::default();
+        let (now, is_new) = self
+            .0
+            .put(&mut members, endpoint, Arc::new(service), &mut gone);
+        if is_new {
+            self.0.endpoints.insert(now);
         }
-        drop(members);
-        self.0.settle(gone);
+        self.0.settle(members, gone);
     }
 
     /// Takes out the service whose endpoint has this key. Was it in?
     pub fn remove(&self, key: &str) -> bool {
-        let mut gone = Gone::default();
         let mut members = self.0.members();
-        let removed = members.shift_remove(key);
-        if let Some(endpoint) = &removed {
+        members.by_hand = true;
+        let removed = members.by_key.remove(key);
+        let was_in = removed.is_some();
+        if was_in {
             self.0.endpoints.remove(key);
-            self.0.leave(endpoint, &mut gone);
         }
-        drop(members);
-        self.0.settle(gone);
-        removed.is_some()
+        let gone = Gone {
+            endpoints: removed.into_iter().collect(),
+            ..Gone::default()
+        };
+        self.0.settle(members, gone);
+        was_in
     }
 
     /// Makes these the services of the set. Of two with the same key the later one counts.
@@ -146,32 +154,10 @@ impl<S: Send + Sync + 'static> Services<S> {
             .into_iter()
             .map(|(endpoint, service)| (endpoint, Arc::new(service)))
             .collect();
-        self.publish(services);
-    }
-
-    fn publish(&self, services: impl IntoIterator<Item = (Endpoint, Arc<S>)>) {
-        let mut wanted = IndexMap::new();
-        for (endpoint, service) in services {
-            wanted.insert(Box::<str>::from(endpoint.key()), (endpoint, service));
-        }
-        let mut gone = Gone::default();
         let mut members = self.0.members();
-        let next: IndexMap<Box<str>, Endpoint> = wanted
-            .into_iter()
-            .map(|(key, (endpoint, service))| {
-                let endpoint = self.0.seat(members.get(&key), endpoint, service, &mut gone);
-                (key, endpoint)
-            })
-            .collect();
-        self.0.endpoints.replace(next.values().cloned());
-        let before = mem::replace(&mut *members, next);
-        for (key, endpoint) in before {
-            if members.get(&key) != Some(&endpoint) {
-                self.0.leave(&endpoint, &mut gone);
-            }
-        }
-        drop(members);
-        self.0.settle(gone);
+        members.by_hand = true;
+        self.0
+            .become_these(members, services, |all| self.0.endpoints.replace(all));
     }
 }
 
@@ -261,7 +247,7 @@ impl<S> Shared<S> {
         }
     }
 
-    fn members(&self) -> MutexGuard<'_, IndexMap<Box<str>, Endpoint>> {
+    fn members(&self) -> MutexGuard<'_, Members> {
         // A panic elsewhere leaves nothing half done behind it.
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -273,8 +259,10 @@ impl<S> Shared<S> {
     }
 }
 
-/// What a change has thrown out. It is dropped without a lock, since that runs code of the user.
+/// What a change has thrown out.
 struct Gone<S> {
+    /// They are not in the set any more. Their services are taken from them once that is published.
+    endpoints: Vec<Endpoint>,
     services: Vec<Arc<S>>,
     /// Has an endpoint that stays got another service?
     stirred: bool,
@@ -283,6 +271,7 @@ struct Gone<S> {
 impl<S> Default for Gone<S> {
     fn default() -> Self {
         Gone {
+            endpoints: Vec::new(),
             services: Vec::new(),
             stirred: false,
         }
@@ -290,6 +279,46 @@ impl<S> Default for Gone<S> {
 }
 
 impl<S: Send + Sync + 'static> Shared<S> {
+    /// Puts it among the members. What comes back is the endpoint that is one now, and whether that is to be published.
+    fn put(
+        &self,
+        members: &mut Members,
+        endpoint: Endpoint,
+        service: Arc<S>,
+        gone: &mut Gone<S>,
+    ) -> (Endpoint, bool) {
+        let before = members.by_key.get(endpoint.key());
+        let now = self.seat(before, endpoint, service, gone);
+        let is_new = before != Some(&now);
+        if is_new {
+            let before = members.by_key.insert(now.key().into(), now.clone());
+            gone.endpoints.extend(before);
+        }
+        (now, is_new)
+    }
+
+    /// Makes these the members.
+    fn become_these(
+        &self,
+        mut members: MutexGuard<'_, Members>,
+        services: Vec<(Endpoint, Arc<S>)>,
+        publish: impl FnOnce(Vec<Endpoint>),
+    ) {
+        let mut gone = Gone::default();
+        let mut old = mem::take(&mut members.by_key);
+        let mut all = Vec::new();
+        for (endpoint, service) in services {
+            if let Some((key, before)) = old.remove_entry(endpoint.key()) {
+                members.by_key.insert(key, before);
+            }
+            let (now, _) = self.put(&mut members, endpoint, service, &mut gone);
+            all.push(now);
+        }
+        publish(all);
+        gone.endpoints.extend(old.into_values());
+        self.settle(members, gone);
+    }
+
     /// Gives the service its place: with the endpoint that was there before, if that is described as this one is.
     fn seat(
         &self,
@@ -309,12 +338,8 @@ impl<S: Send + Sync + 'static> Shared<S> {
             strikes: AtomicU32::new(0),
         };
         endpoint.attach(new);
-        let is_mine = |endpoint: &Endpoint| {
-            endpoint
-                .attached::<Seat<S>>()
-                .is_some_and(|seat| seat.set == self.id)
-        };
-        let endpoint = if is_mine(&endpoint) {
+        let seat = endpoint.attached::<Seat<S>>();
+        let endpoint = if seat.is_some_and(|seat| seat.set == self.id) {
             endpoint
         } else {
             let copy = endpoint.copy();
@@ -336,15 +361,19 @@ impl<S: Send + Sync + 'static> Shared<S> {
         endpoint
     }
 
-    /// It is not in the set any more.
-    fn leave(&self, endpoint: &Endpoint, gone: &mut Gone<S>) {
-        if let Some(seat) = endpoint.attached::<Seat<S>>() {
-            gone.services.extend(seat.put(None));
-            self.well_again(endpoint, seat);
+    /// A change has been published. What it has thrown out is dropped without a lock, since that runs code of the user.
+    fn settle(&self, members: MutexGuard<'_, Members>, mut gone: Gone<S>) {
+        for endpoint in mem::take(&mut gone.endpoints) {
+            // Put back by the same change?
+            if members.by_key.get(endpoint.key()) == Some(&endpoint) {
+                continue;
+            }
+            if let Some(seat) = endpoint.attached::<Seat<S>>() {
+                gone.services.extend(seat.put(None));
+                self.well_again(&endpoint, seat);
+            }
         }
-    }
-
-    fn settle(&self, gone: Gone<S>) {
+        drop(members);
         if gone.stirred {
             self.endpoints.stir();
         }
@@ -356,43 +385,99 @@ impl<S: Send + Sync + 'static> Shared<S> {
 impl<S> Drop for Shared<S> {
     fn drop(&mut self) {
         let members = self.members.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for endpoint in mem::take(members).values() {
+        for endpoint in mem::take(&mut members.by_key).values() {
             drop((self.empty)(endpoint));
         }
         self.resting.clear();
     }
 }
 
-/// The handle of a source on its set. It does not keep the set alive.
+/// Sets that are fed by a stream.
 #[cfg(feature = "discover")]
-pub(crate) struct ServicesFeeder<S>(std::sync::Weak<Shared<S>>);
+mod feed {
+    use std::sync::Weak;
 
-#[cfg(feature = "discover")]
-impl<S: Send + Sync + 'static> ServicesFeeder<S> {
-    /// Publishes these services. False: nobody uses the set any more.
-    pub(crate) fn publish(&self, services: impl IntoIterator<Item = (Endpoint, Arc<S>)>) -> bool {
-        match self.0.upgrade() {
-            Some(shared) => {
-                Services(shared).publish(services);
-                true
-            }
-            None => false,
+    use super::*;
+    use crate::call::endpoint::set::{Edit, Feeder};
+
+    /// The handle of a source on its set. It does not keep the set alive.
+    pub(crate) struct ServicesFeeder<S> {
+        shared: Weak<Shared<S>>,
+        endpoints: Feeder,
+    }
+
+    /// A service, and where it goes, as what a stream of endpoints names.
+    struct Named<S> {
+        endpoint: Endpoint,
+        service: Arc<S>,
+    }
+
+    impl<S: Send + Sync + 'static> Services<S> {
+        /// A set of which nothing is known yet, kept up to date by this source, which is run by one task from the first
+        /// call on.
+        pub(crate) fn driven_by<F>(source: impl FnOnce(ServicesFeeder<S>) -> F) -> Self
+        where
+            F: Future<Output = ()> + Send + 'static,
+        {
+            Services(Arc::new_cyclic(|shared| {
+                let shared = shared.clone();
+                let endpoints = Endpoints::unresolved()
+                    .driven_by(|endpoints| source(ServicesFeeder { shared, endpoints }));
+                Shared::over(endpoints)
+            }))
+        }
+
+        /// What stands for this service in a stream of endpoints.
+        pub(crate) fn named(endpoint: Endpoint, service: S) -> Endpoint {
+            let name = endpoint.copy();
+            name.attach(|| Named {
+                endpoint,
+                service: Arc::new(service),
+            });
+            name
         }
     }
-}
 
-#[cfg(feature = "discover")]
-impl<S: Send + Sync + 'static> Services<S> {
-    /// A set of which nothing is known yet, kept up to date by this source, which is run by one task from the first call
-    /// on.
-    pub(crate) fn driven_by<F>(source: impl FnOnce(ServicesFeeder<S>) -> F) -> Self
-    where
-        F: Future<Output = ()> + Send + 'static,
-    {
-        Services(Arc::new_cyclic(|shared| {
-            let feeder = ServicesFeeder(shared.clone());
-            Shared::over(Endpoints::unresolved().driven_by(|_| source(feeder)))
-        }))
+    fn named<S: Send + Sync + 'static>(name: &Endpoint) -> Option<(Endpoint, Arc<S>)> {
+        let Named { endpoint, service } = name.attached::<Named<S>>()?;
+        Some((endpoint.clone(), service.clone()))
+    }
+
+    impl<S: Send + Sync + 'static> ServicesFeeder<S> {
+        /// Publishes these differences, of [names](Services::named), as one. False: nobody uses the set any more.
+        pub(crate) fn publish_edits(&self, edits: Vec<Edit>, all: &dyn Fn() -> Vec<Endpoint>) -> bool {
+            let Some(shared) = self.shared.upgrade() else {
+                return false;
+            };
+            let mut members = shared.members();
+            if mem::take(&mut members.by_hand) {
+                let services = all().iter().filter_map(named).collect();
+                shared.become_these(members, services, |all| {
+                    self.endpoints.publish(all);
+                });
+                return true;
+            }
+            let mut gone = Gone::default();
+            let edits: Vec<Edit> = edits
+                .into_iter()
+                .filter_map(|edit| match edit {
+                    Edit::Put(name) => {
+                        let (endpoint, service) = named(&name)?;
+                        let (now, is_new) = shared.put(&mut members, endpoint, service, &mut gone);
+                        is_new.then_some(Edit::Put(now))
+                    }
+                    Edit::Take(name) => {
+                        let endpoint = members.by_key.remove(name.key())?;
+                        gone.endpoints.push(endpoint.clone());
+                        Some(Edit::Take(endpoint))
+                    }
+                })
+                .collect();
+            self.endpoints
+                .publish_edits(edits, || members.by_key.values().cloned().collect());
+            shared.settle(members, gone);
+            true
+        }
     }
 }
 
