@@ -26,7 +26,7 @@ use http_body_util::{Empty, Full};
 use tower::{Layer, Service};
 use tower_outbound::{
     Nest,
-    balance::{LoadBalance, LoadBalanceLayer},
+    balance::{BalanceServices, LoadBalance, LoadBalanceLayer},
     breaker::{
         Breaker, Breakers, CircuitBreaker, CircuitBreakerLayer, EndpointBreaker, EndpointBreakerLayer,
         EndpointBreakers, Force, HystrixRelease, KeyedBreaker, KeyedBreakerLayer, by_authority,
@@ -34,7 +34,7 @@ use tower_outbound::{
     bulkhead::{Bulkhead, BulkheadLayer, BulkheadService},
     call::{
         BoxError, ByFault, ByTrailers, DeadlineHeader, Endpoints, ErrorRef, HostHeader, OutboundRequest,
-        Overrides, PerRequest, RepeatBody, ReplayBody, Semantics,
+        Overrides, PerRequest, RepeatBody, ReplayBody, Semantics, Services,
     },
     classify::{
         GrpcErrorClassifier, GrpcErrorClassifierLayer, StatusErrorClassifier, StatusErrorClassifierLayer,
@@ -323,6 +323,11 @@ fn balance<S>(inner: S) -> LoadBalance<S> {
     LoadBalanceLayer::new(endpoints()).layer(inner)
 }
 
+fn balance_services<S: Clone + Send + Sync + 'static>(service: S) -> BalanceServices<S> {
+    let services = ["a:1", "b:1", "c:1"].map(|address| (address, service.clone()));
+    BalanceServices::new(Services::from_list(services).unwrap())
+}
+
 fn breaker<S>(inner: S) -> CircuitBreaker<S> {
     CircuitBreakerLayer::new(Breaker::new("orders").unwrap()).layer(inner)
 }
@@ -410,6 +415,14 @@ fn a_layer_allocates_nothing_over_a_service_that_answers_at_once() {
         ("StatusErrorClassifier", allocations(statuses(AT_ONCE), || get(8))),
         ("GrpcErrorClassifier", allocations(grpc(AT_ONCE), || get(8))),
         ("LoadBalance", allocations(balance(AT_ONCE), || get(8))),
+        (
+            "BalanceServices",
+            allocations(balance_services(AT_ONCE), || get(8)),
+        ),
+        (
+            "BalanceServices of a type of one's own",
+            allocations(balance_services(AT_ONCE).any_request(), || Ping),
+        ),
         ("CircuitBreaker", allocations(breaker(AT_ONCE), || get(8))),
         ("Bulkhead", allocations(bulkhead(AT_ONCE), || get(8))),
         ("Fallback", allocations(fallback(AT_ONCE), || get(8))),
@@ -687,6 +700,7 @@ fn services_and_futures_are_small() {
         ("BackoffRetry", sizes::<_, Get>(backoff), (104, 864)),
         ("IdempotentRetry", sizes::<_, Get>(idempotent), (32, 800)),
         ("LoadBalance", sizes::<_, Get>(balance), (64, 48)),
+        ("BalanceServices", sizes::<_, Get>(balance_services), (8, 264)),
         ("CircuitBreaker", sizes::<_, Get>(breaker), (40, 48)),
         ("Bulkhead", sizes::<_, Get>(bulkhead), (24, 32)),
         ("Fallback", sizes::<_, Get>(fallback), (16, 24)),
