@@ -23,17 +23,20 @@ use tower_outbound::{
     call::{Endpoint, Endpoints},
 };
 
-use crate::subjects::{Client, clients, endpoints, once, peak, peak_ewma};
+use crate::{
+    cpu_time::CpuTime,
+    subjects::{Client, clients, endpoints, once, peak, peak_ewma},
+};
 
 pub const MANY: usize = 10_000;
 
-pub fn growth(criterion: &mut Criterion) {
+pub fn growth(criterion: &mut Criterion<CpuTime>) {
     first_call(criterion);
     changes(criterion);
 }
 
 /// From a list that is there to the end of the first call.
-fn first_call(criterion: &mut Criterion) {
+fn first_call(criterion: &mut Criterion<CpuTime>) {
     let mut group = criterion.benchmark_group("the first call");
     group
         .warm_up_time(Duration::from_millis(500))
@@ -57,7 +60,10 @@ fn first_call(criterion: &mut Criterion) {
             BatchSize::PerIteration,
         );
     });
-    let runtime = crate::runtime();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
     group.bench_function(BenchmarkId::new("Ewma, from a stream", MANY), |bencher| {
         bencher.iter_batched(
             || list.clone().into_iter().enumerate(),
@@ -99,7 +105,7 @@ fn first<S: Service<Request<()>, Error = BoxError>>(mut service: S) -> (S::Respo
 }
 
 /// A change and the call after it: one endpoint goes, or comes back.
-fn changes(criterion: &mut Criterion) {
+fn changes(criterion: &mut Criterion<CpuTime>) {
     let mut group = criterion.benchmark_group("a change and a call");
     group
         .warm_up_time(Duration::from_millis(500))

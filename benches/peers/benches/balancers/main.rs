@@ -13,23 +13,24 @@
 //! of its own, and one task has the balancer; in a `Buffer`, which is what shares it, the calls of one task go to that of the
 //! buffer and back.
 
-#![allow(missing_docs, reason = "criterion's macros make items without")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a bench fails by panicking")]
 
+mod cpu_time;
 mod growth;
 mod subjects;
 mod tables;
 
 use std::time::Duration;
 
-use criterion::{BenchmarkId, Criterion, criterion_group};
-use tokio::{runtime::Runtime, time::Instant};
+use criterion::{BenchmarkId, Criterion};
+use tokio::time::Instant;
 
+use cpu_time::CpuTime;
 use subjects::{SUBJECTS, buffered, shared};
 
 const SIZES: [usize; 4] = [3, 100, 1_000, 10_000];
 
-fn balancers(criterion: &mut Criterion) {
+fn calls(criterion: &mut Criterion<CpuTime>) {
     let mut group = criterion.benchmark_group("balancers");
     group
         .warm_up_time(Duration::from_millis(500))
@@ -44,8 +45,24 @@ fn balancers(criterion: &mut Criterion) {
             });
         }
     }
-    let runtime = runtime();
+    group.finish();
+}
+
+/// The only ones with several threads: for those the time on the wall is what counts.
+fn tasks(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("tasks");
+    group
+        .warm_up_time(Duration::from_millis(500))
+        .measurement_time(Duration::from_millis(1_500))
+        .sample_size(50);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .build()
+        .unwrap();
     for n in [3, 10_000] {
+        group.bench_function(BenchmarkId::new("Ewma, two tasks", n), |bencher| {
+            bencher.iter_custom(|calls| runtime.block_on(shared(n, 2, calls)));
+        });
         group.bench_function(BenchmarkId::new("tower PeakEwma in a Buffer", n), |bencher| {
             bencher.iter_custom(|calls| runtime.block_on(buffered(n, 1, calls)));
         });
@@ -55,22 +72,8 @@ fn balancers(criterion: &mut Criterion) {
                 bencher.iter_custom(|calls| runtime.block_on(buffered(n, 2, calls)));
             },
         );
-        group.bench_function(BenchmarkId::new("Ewma, two tasks", n), |bencher| {
-            bencher.iter_custom(|calls| runtime.block_on(shared(n, 2, calls)));
-        });
     }
     group.finish();
-    growth::growth(criterion);
-}
-
-criterion_group!(benches, balancers);
-
-fn runtime() -> Runtime {
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_time()
-        .build()
-        .unwrap()
 }
 
 /// How long these took that are made at once by tasks of their own, so many each.
@@ -102,8 +105,15 @@ fn main() {
         ["--names"] => SUBJECTS.iter().for_each(|(name, _)| println!("{name}")),
         ["--tables", instructions] => print!("{}", tables::tables(instructions)),
         _ => {
-            benches();
-            Criterion::default().configure_from_args().final_summary();
+            let mut criterion = Criterion::default()
+                .with_measurement(CpuTime)
+                .configure_from_args();
+            calls(&mut criterion);
+            growth::growth(&mut criterion);
+            criterion.final_summary();
+            let mut criterion = Criterion::default().configure_from_args();
+            tasks(&mut criterion);
+            criterion.final_summary();
         }
     }
 }
