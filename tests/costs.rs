@@ -537,6 +537,8 @@ fn a_pick_out_of_ten_thousand_allocates_nothing_whatever_the_rule() {
     let set = Endpoints::from_list((0..10_000).map(|n| format!("10.0.{}.{}", n / 250, n % 250))).unwrap();
     fn of<R: Rule>(set: &Endpoints, rule: R) -> u64 {
         let layer = LoadBalanceLayer::new(set.clone()).rule(rule);
+        // The first look at an endpoint makes its counters, once.
+        assert_eq!(layer.handle().endpoints().len(), 10_000);
         allocations(layer.layer(AT_ONCE), || get(8))
     }
     let of_three = Ewma::builder().choices(3).build().unwrap();
