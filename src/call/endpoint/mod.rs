@@ -17,15 +17,15 @@ pub use self::{
     eligibility::{Eligibility, Veto},
     one::{Endpoint, EndpointBuilder},
 };
-#[cfg(feature = "endpoints")]
-pub use self::{
-    services::Services,
-    set::{Endpoints, Snapshot},
-};
 #[cfg(feature = "discover")]
 pub(crate) use self::{members::Key, set::Edit};
 #[cfg(feature = "balance")]
 pub(crate) use self::{
     members::{Delta, Member},
     set::Follower,
+};
+#[cfg(feature = "endpoints")]
+pub use self::{
+    services::Services,
+    set::{Endpoints, Snapshot},
 };
