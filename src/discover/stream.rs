@@ -175,10 +175,11 @@ impl<K: Hash + Eq> Known<K> {
         let Some(endpoint) = self.endpoints.remove(&number) else {
             return;
         };
-        if let Some(names) = self.names.get_mut(endpoint.key()) {
+        if let Some(mut names) = self.names.remove(endpoint.key()) {
             names.retain(|&name| name != number);
-            if names.is_empty() {
-                self.names.remove(endpoint.key());
+            // Found by one that is still named, so that this one is not kept for its key.
+            if let Some(other) = names.last().and_then(|other| self.endpoints.get(other)) {
+                self.names.insert(Key(other.clone()), names);
             }
         }
         self.touched.push(endpoint);

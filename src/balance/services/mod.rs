@@ -55,6 +55,8 @@
 //! and ends when a call that waits for the service finds it ready, or when it is replaced. If all have a veto all are
 //! asked.
 //!
+//! What is waited for readiness counts for no endpoint: an attempt is in flight from the call of the service on.
+//!
 //! One look asks sixteen services at most, and a call waits for sixteen at most; where there are more, it looks again when
 //! the next one has rested.
 //!

@@ -123,7 +123,7 @@ impl Endpoint {
     }
 
     /// Another endpoint with the same description.
-    #[allow(dead_code, reason = "made by a set that is a feature")]
+    #[allow(dead_code, reason = "called by a set that is a feature")]
     pub(super) fn copy(&self) -> Self {
         Endpoint(Arc::new(Inner {
             #[cfg(feature = "balance")]

@@ -6,6 +6,11 @@
     reason = "std locks guard changes of the set, and what is known of services that were not ready; a call to one that is takes none"
 )]
 
+#![cfg_attr(
+    not(all(feature = "balance", feature = "discover")),
+    allow(dead_code, reason = "called by a balancer and by discovery, which are features")
+)]
+
 mod resting;
 
 use std::{
@@ -178,7 +183,6 @@ impl<S> Services<S> {
 }
 
 /// What a balancer does with them.
-#[allow(dead_code, reason = "called by a layer that is a feature")]
 impl<S: 'static> Services<S> {
     /// A clone of the service that goes to this endpoint. `None`: it is not in the set.
     #[inline]

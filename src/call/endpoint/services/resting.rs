@@ -20,6 +20,9 @@ const FAILED: (Duration, u32) = (Duration::from_millis(100), 5);
 
 const NEVER: u64 = u64::MAX;
 
+/// In the count of strikes: they are failures.
+const FAILURES: u32 = 1 << 31;
+
 /// Those that rest have a veto, so that picks leave them out where there are others. It is taken back by the first call
 /// after their time, which costs it nothing: there is no task and no timer.
 #[derive(Debug)]
@@ -52,18 +55,23 @@ impl Resting {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `strikes`: how often in a row it was not ready before.
+    /// `strikes`: how often in a row it was not ready before, and of which kind that was. 0: never.
     pub(super) fn rest(&self, endpoint: &Endpoint, strikes: &AtomicU32, how: NotNow, now: Instant) {
         let mut list = self.list();
         if endpoint.eligibility().is_forbidden_by(Veto::NotReady) {
             return;
         }
-        let (first, most) = match how {
-            NotNow::Busy => BUSY,
-            NotNow::Failed => FAILED,
+        let ((first, most), other) = match how {
+            NotNow::Busy => (BUSY, FAILURES),
+            NotNow::Failed => (FAILED, 0),
         };
-        let before = strikes.load(Relaxed);
-        strikes.store(before.saturating_add(1), Relaxed);
+        // Of its kind alone: what fails after it was busy fails for the first time.
+        let before = match strikes.load(Relaxed) {
+            before if before & FAILURES == other => 0,
+            before => before & !FAILURES,
+        };
+        let kind = FAILURES - other;
+        strikes.store(kind | (before + 1).min(FAILURES - 1), Relaxed);
         let pause = first * (1 << before.min(most));
         let due = self.nanos(now).saturating_add(pause.as_nanos() as u64);
         endpoint.eligibility().forbid(Veto::NotReady);
@@ -132,11 +140,11 @@ mod tests {
         let resting = Resting::default();
         let endpoint = Endpoint::new("http://a").unwrap();
         let mut now = Instant::now();
+        let strikes = AtomicU32::new(0);
         for (how, pauses) in [
             (NotNow::Busy, [1, 2, 4, 8, 16, 32, 64, 64]),
             (NotNow::Failed, [100, 200, 400, 800, 1_600, 3_200, 3_200, 3_200]),
         ] {
-            let strikes = AtomicU32::new(0);
             for millis in pauses {
                 let pause = Duration::from_millis(millis);
                 resting.rest(&endpoint, &strikes, how, now);
