@@ -220,7 +220,7 @@ impl<S, R, C: Clone> Layer<S> for LoadBalanceLayer<R, C> {
 
 impl<R, C> Balance<R, C> {
     /// Picks an endpoint and sends the request there through a service that is ready.
-    #[inline]
+    #[inline(always)]
     pub(super) fn start<S, Req>(&self, service: &mut S, mut request: Req) -> Start<S::Future, Req>
     where
         S: Service<Req>,
@@ -235,20 +235,18 @@ impl<R, C> Balance<R, C> {
         let in_flight = {
             let roster = self.pool.roster();
             let rule = &*self.rule;
+            let epoch = self.pool.epoch();
+            let now = epoch.moment(now);
             let Some(entry) = pick(rule, &roster, &self.pool.stats, &request, &asked, now) else {
                 let why = Nowhere::of(&roster);
                 return Start::Nowhere { request, why };
             };
-            request.send_to(&entry.endpoint, self.settings.host);
+            // Before what is counted in one step: of a large set all of this comes from far, and so comes at once.
+            entry.counters.count_from(epoch, now);
             let decay = rule.decay().as_secs_f32();
             let had_a_choice = roster.has_another_than(entry);
-            InFlight::begin(
-                entry.endpoint.clone(),
-                entry.counters.clone(),
-                now,
-                decay,
-                had_a_choice,
-            )
+            request.send_to(&entry.endpoint, self.settings.host);
+            InFlight::begin(&entry.endpoint, &entry.counters, now, decay, had_a_choice)
         };
         Start::Calling(service.call(request), in_flight)
     }

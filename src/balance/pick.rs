@@ -3,6 +3,7 @@
 use tokio::time::Instant;
 
 use super::{
+    figures::Moment,
     roster::{Entry, Roster},
     rule::{Candidates, Rule},
     stats::RibbonStats,
@@ -35,7 +36,7 @@ pub(super) fn pick<'a, R: Rule + ?Sized>(
     stats: &RibbonStats,
     request: &dyn Addressed,
     asked: &Asked,
-    now: Instant,
+    now: Moment,
 ) -> Option<&'a Entry> {
     if roster.is_empty() {
         return None;
@@ -70,10 +71,21 @@ impl Tried {
         }
     }
 
+    /// Are there none?
+    #[inline]
+    pub(super) fn is_nothing(self) -> bool {
+        self.none
+    }
+
     #[inline]
     pub(super) fn contains(self, endpoint: &Endpoint) -> bool {
-        !self.none && scope::current(|scope| scope.tried().any(|tried| tried.key() == endpoint.key()))
+        !self.none && is_tried(endpoint)
     }
+}
+
+#[cold]
+fn is_tried(endpoint: &Endpoint) -> bool {
+    scope::current(|scope| scope.tried().any(|tried| tried.key() == endpoint.key()))
 }
 
 /// The place of the one that the rule chooses, among those that can be had. There is at least one candidate.
@@ -118,6 +130,8 @@ fn among_some<R: Rule + ?Sized>(rule: &R, all: &Candidates<'_>, tried: Tried) ->
 /// Where the one that the rule chooses is in the set.
 #[inline]
 fn place<R: Rule + ?Sized>(rule: &R, candidates: &Candidates<'_>) -> Option<usize> {
-    let index = rule.pick(candidates)?.checked_rem(candidates.len())?;
+    let (index, n) = (rule.pick(candidates)?, candidates.len());
+    // Dividing takes longer than asking whether it must be.
+    let index = if index < n { index } else { index.checked_rem(n)? };
     candidates.place(index)
 }

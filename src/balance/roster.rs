@@ -14,7 +14,10 @@ use std::{
 
 use arc_swap::{ArcSwap, Guard};
 
-use super::{figures::Counters, stats::RibbonStats};
+use super::{
+    figures::{Counters, Epoch},
+    stats::RibbonStats,
+};
 use crate::call::{Affinity, Endpoint, Endpoints, Snapshot};
 
 /// What a layer and all its services share: the set, and the roster made from it.
@@ -27,6 +30,7 @@ pub(super) struct Pool {
 #[derive(Debug)]
 struct Shared {
     endpoints: Endpoints,
+    epoch: Epoch,
     roster: ArcSwap<Roster>,
     rebuilding: Mutex<()>,
 }
@@ -61,6 +65,7 @@ impl Pool {
         let roster = Roster::new(endpoints.snapshot(), &[]);
         let shared = Shared {
             endpoints,
+            epoch: Epoch::default(),
             roster: ArcSwap::from_pointee(roster),
             rebuilding: Mutex::new(()),
         };
@@ -80,6 +85,10 @@ impl Pool {
 
     pub(super) fn endpoints(&self) -> &Endpoints {
         &self.shared.endpoints
+    }
+
+    pub(super) fn epoch(&self) -> &Epoch {
+        &self.shared.epoch
     }
 
     /// The roster of the latest state of the set that was published before this call.
@@ -282,13 +291,9 @@ mod tests {
             .roster()
             .iter()
             .map(|entry| {
-                InFlight::begin(
-                    entry.endpoint.clone(),
-                    entry.counters.clone(),
-                    Instant::now(),
-                    1.0,
-                    false,
-                )
+                let now = pool.epoch().moment(Instant::now());
+                entry.counters.count_from(pool.epoch(), now);
+                InFlight::begin(&entry.endpoint, &entry.counters, now, 1.0, false)
             })
             .collect();
         let in_flight = || -> Vec<u64> {

@@ -25,19 +25,22 @@ use crate::call::ConfigError;
 #[derive(Clone)]
 pub struct Endpoint(Arc<Inner>);
 
+/// What a call looks at comes first: that is one line of the processor's cache, or two.
+#[repr(C)]
 struct Inner {
-    description: Description,
     eligibility: Eligibility,
+    description: Description,
 }
 
 #[derive(Debug, PartialEq, Eq)]
+#[repr(C)]
 struct Description {
-    key: Box<str>,
     scheme: Scheme,
     authority: Authority,
+    tls_name: Option<TlsName>,
+    key: Box<str>,
     zone: Option<Box<str>>,
     weight: u32,
-    tls_name: Option<TlsName>,
     metadata: Box<[(Box<str>, Box<str>)]>,
 }
 
