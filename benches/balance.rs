@@ -102,20 +102,63 @@ fn balance(c: &mut Criterion) {
     group.bench_function("round robin, cloned for the call/3", |b| {
         b.iter(|| once(&mut stack.clone(), black_box(request())));
     });
-    let set = endpoints(10_000);
-    let mut stack = LoadBalanceLayer::new(set.clone()).layer(Client);
-    let another = Endpoint::new("http://10.1.0.1").unwrap();
-    group.bench_function("the first call after a change/10000", |b| {
-        b.iter_batched(
-            || {
-                if !set.remove(another.key()) {
-                    set.insert(another.clone());
-                }
-            },
-            |()| once(&mut stack, request()),
-            criterion::BatchSize::PerIteration,
-        );
-    });
+    drop(group);
+    changes(c);
+}
+
+/// What a change costs whoever makes it, what it costs the next call, and what the first call of all costs.
+fn changes(c: &mut Criterion) {
+    let mut group = c.benchmark_group("balance");
+    for n in [3, 100, 10_000] {
+        let set = endpoints(n);
+        let mut stack = LoadBalanceLayer::new(set.clone()).layer(Client);
+        for _ in 0..2 * n {
+            once(&mut stack, request());
+        }
+        let all = set.snapshot().endpoints().to_vec();
+        // Here and there, so that the cache does not hold what the next change is about.
+        let mut turns = (0..).map(|turn: usize| all[turn * 7_919 % n].clone());
+        group.bench_function(BenchmarkId::new("remove and insert", n), |b| {
+            b.iter_batched(
+                || turns.next().unwrap(),
+                |one| {
+                    set.remove(one.key());
+                    set.insert(one);
+                },
+                criterion::BatchSize::PerIteration,
+            );
+        });
+        group.bench_function(BenchmarkId::new("remove, call, insert, call", n), |b| {
+            b.iter_batched(
+                || turns.next().unwrap(),
+                |one| {
+                    set.remove(one.key());
+                    once(&mut stack, request());
+                    set.insert(one);
+                    once(&mut stack, request())
+                },
+                criterion::BatchSize::PerIteration,
+            );
+        });
+        group.bench_function(BenchmarkId::new("the first call after a change", n), |b| {
+            b.iter_batched(
+                || {
+                    let one = turns.next().unwrap();
+                    set.remove(one.key());
+                    set.insert(one);
+                },
+                |()| once(&mut stack, request()),
+                criterion::BatchSize::PerIteration,
+            );
+        });
+        group.bench_function(BenchmarkId::new("a layer and its first call", n), |b| {
+            b.iter_with_large_drop(|| {
+                let mut stack = LoadBalanceLayer::new(set.clone()).layer(Client);
+                once(&mut stack, request());
+                stack
+            });
+        });
+    }
 }
 
 criterion_group!(benches, balance);

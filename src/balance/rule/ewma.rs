@@ -4,7 +4,7 @@ use std::sync::{
     Arc,
     atomic::{
         AtomicBool,
-        Ordering::{Acquire, Release},
+        Ordering::{Acquire, Relaxed, Release},
     },
 };
 
@@ -16,6 +16,7 @@ use crate::{
     balance::{
         figures::Counters,
         load::{Load, Open},
+        roster::{Roster, Seat},
     },
     call::{ConfigError, Endpoint, config},
 };
@@ -45,6 +46,8 @@ const SUBSET: usize = 20;
 const FOR_EACH_IN_FLIGHT: f32 = 2.0;
 /// Nanoseconds.
 const LOOK_AGAIN: u64 = 1_000_000_000;
+/// If one of them has gone, or is described anew.
+const MAKE_AGAIN: u64 = 20_000_000;
 const MOST_LOOKS: usize = 512;
 
 /// Draws ten candidates and takes the one that is likely to answer soonest. It is the default.
@@ -59,6 +62,10 @@ const MOST_LOOKS: usize = 512;
 ///   asked by one call then; the next ones wait for how that ends.
 /// - A new endpoint is taken for what its peers are on average, and gets little at [first](EwmaBuilder::slow_start).
 /// - Looking at an endpoint changes nothing, so it does not matter how often it is looked at.
+/// - What it expects is divided by the endpoint's [weight](Endpoint::weight): one with a weight of three is taken until its
+///   answers take three times as long, or as many more attempts are in flight to it. That is its part under load. If
+///   next to nothing is in flight, the heaviest gets nearly all; to give each its part then as well, take
+///   [`WeightedRoundRobin`](super::WeightedRoundRobin).
 ///
 /// # Subset
 ///
@@ -134,14 +141,19 @@ enum Size {
 /// Those of a large set that are drawn from.
 #[derive(Debug)]
 struct Subset {
-    /// Which state of which set they are of, and when they were looked at last.
+    /// Of which pool they are, and of which state of the set they are the first.
+    pool: u64,
     roster: u64,
     /// In nanoseconds, as the counters have it.
+    made: u64,
+    /// When they were looked at last.
     at: u64,
+    /// Has one been drawn that is no more?
+    has_lost: AtomicBool,
     /// How many attempts are in flight to them, on average.
     in_flight: f32,
     wanted: usize,
-    /// None: it is the whole set.
+    /// None: it is the whole set. They stay through changes of it.
     members: Option<Arc<[Member]>>,
 }
 
@@ -150,7 +162,8 @@ struct Subset {
 struct Member {
     endpoint: Endpoint,
     counters: Arc<Counters>,
-    place: u32,
+    seat: Seat,
+    per_weight: f32,
     late: bool,
 }
 
@@ -158,8 +171,16 @@ struct Member {
 struct Seen<'a> {
     endpoint: &'a Endpoint,
     counters: &'a Counters,
+    /// One by its weight.
+    per_weight: f32,
     /// Has it come into a set that others were in before?
     late: bool,
+}
+
+/// One by its weight.
+#[inline]
+fn per_weight(endpoint: &Endpoint) -> f32 {
+    1.0 / i64::from(endpoint.weight()) as f32
 }
 
 impl Member {
@@ -168,8 +189,27 @@ impl Member {
         Seen {
             endpoint: &self.endpoint,
             counters: &self.counters,
+            per_weight: self.per_weight,
             late: self.late,
         }
+    }
+}
+
+impl Subset {
+    /// Where a member is now. None: it has gone, or is described anew.
+    #[inline]
+    fn place(&self, member: &Member, roster: &Roster) -> Option<usize> {
+        let place = member.seat.place(roster);
+        let is_same = |&place: &usize| {
+            roster
+                .get(place)
+                .is_some_and(|entry| entry.endpoint == member.endpoint)
+        };
+        let place = place.filter(is_same);
+        if place.is_none() {
+            self.has_lost.store(true, Relaxed);
+        }
+        place
     }
 }
 
@@ -179,16 +219,25 @@ impl<'a> Seen<'a> {
         Seen {
             endpoint: candidate.endpoint(),
             counters: candidate.counters(),
+            per_weight: per_weight(candidate.endpoint()),
             late: candidate.is_late(),
         }
     }
 }
 
-/// The index of an endpoint and what it costs: numbers that are not negative are in the order of their bits, so that the
-/// least of several of these is the best.
+/// What an endpoint costs, the turn in which it was drawn, and its index: numbers that are not negative are in the order of
+/// their bits, so that the least of several of these is the best, and of equal ones any.
 #[inline]
-fn ranked(cost: f32, index: u32) -> u64 {
-    u64::from(cost.to_bits()) << 32 | u64::from(index)
+fn ranked(cost: f32, turn: usize, index: u32) -> u64 {
+    u64::from(cost.to_bits()) << 32 | (turn as u64) << INDEX_BITS | u64::from(index)
+}
+
+/// There are no more endpoints than that.
+const INDEX_BITS: u32 = 27;
+
+#[inline]
+fn index(ranked: u64) -> usize {
+    (ranked & ((1 << INDEX_BITS) - 1)) as usize
 }
 
 /// So many attempts, after one another.
@@ -276,12 +325,13 @@ impl Ewma {
             let (cost, is_known) = self.cost(load, nanos);
             let is_another = u8::from(!is_known) | u8::from(!seen.endpoint.eligibility().is_eligible());
             others |= u32::from(is_another) << turn;
-            best = best.min(ranked(cost, index) | u64::from(is_another).wrapping_neg());
+            best =
+                best.min(ranked(cost * seen.per_weight, turn, index) | u64::from(is_another).wrapping_neg());
         }
         if others != 0 || !candidates.tried().is_nothing() {
             best = self.choose_among_others(candidates, n, (&drawn, others), best, &at);
         }
-        (best != u64::MAX).then_some(best as u32 as usize)
+        (best != u64::MAX).then(|| index(best))
     }
 
     /// The same where some may not be picked, or are new.
@@ -295,7 +345,7 @@ impl Ewma {
         at: &dyn Fn(usize) -> Option<Seen<'a>>,
     ) -> u64 {
         let (tried, nanos) = (candidates.tried(), candidates.nanos());
-        let look = |index: u32| {
+        let look = |turn: usize, index: u32| {
             let seen = at(index as usize)?;
             if !seen.endpoint.eligibility().is_eligible() || tried.contains(seen.endpoint) {
                 return None;
@@ -305,7 +355,7 @@ impl Ewma {
                 (cost, true) => cost,
                 (_, false) => self.cost_of_newcomer(candidates, load, seen.late, nanos),
             };
-            Some(ranked(cost, index))
+            Some(ranked(cost * seen.per_weight, turn, index))
         };
         let (mut best, others) = if tried.is_nothing() {
             (best, others)
@@ -316,7 +366,7 @@ impl Ewma {
         let mut missing = 0;
         for (turn, &index) in drawn.iter().enumerate().take(choices) {
             if others & (1 << turn) != 0 {
-                match look(index) {
+                match look(turn, index) {
                     Some(one) => best = best.min(one),
                     None => missing += 1,
                 }
@@ -325,11 +375,30 @@ impl Ewma {
         if missing > 0 && choices < n {
             let draws = 0..3 * choices;
             let found = draws
-                .filter_map(|_| look(self.dice.below(n) as u32))
+                .filter_map(|_| look(choices, self.dice.below(n) as u32))
                 .take(missing);
             best = found.fold(best, u64::min);
         }
         best
+    }
+
+    /// The same where the best has gone: for a short time until the subset is made anew.
+    #[cold]
+    fn choose_present(
+        &self,
+        candidates: &Candidates<'_>,
+        subset: &Subset,
+        members: &[Member],
+    ) -> Option<usize> {
+        let present = |index| {
+            let member = members.get(index)?;
+            subset.place(member, candidates.roster())?;
+            Some(member.seen())
+        };
+        let n = members.len();
+        let best = self.choose_among_others(candidates, n, (&self.draw(n), u32::MAX), u64::MAX, &present);
+        let best = members.get(index(best))?;
+        subset.place(best, candidates.roster())
     }
 
     /// So many as are to be chosen from, of `n`, or all: one of each tenth, so that none is drawn twice. Where the tenths
@@ -403,7 +472,7 @@ impl Ewma {
         let subset = self.subset.load();
         let members = subset
             .as_ref()
-            .filter(|subset| candidates.are_all() && subset.roster == candidates.roster_id())
+            .filter(|subset| candidates.are_all() && subset.pool == candidates.roster().pool())
             .and_then(|subset| subset.members.as_deref())
             .unwrap_or_default();
         let (mut sum, mut known) = (0.0, 0.0);
@@ -432,8 +501,10 @@ impl Ewma {
     fn looked_after(&self, candidates: &Candidates<'_>) -> Guard<Option<Arc<Subset>>> {
         let subset = self.subset.load();
         let is_due = subset.as_ref().is_none_or(|subset| {
-            subset.roster != candidates.roster_id()
-                || candidates.nanos().saturating_sub(subset.at) >= LOOK_AGAIN
+            let since = |then| candidates.nanos().saturating_sub(then);
+            subset.pool != candidates.roster().pool()
+                || since(subset.at) >= LOOK_AGAIN
+                || (subset.has_lost.load(Relaxed) && since(subset.made) >= MAKE_AGAIN)
         });
         if !is_due {
             return subset;
@@ -448,13 +519,14 @@ impl Ewma {
         if self.making.swap(true, Acquire) {
             return;
         }
+        let now = candidates.nanos();
         let subset = match self.subset.load().as_deref() {
-            Some(old) if old.roster == candidates.roster_id() => self.look_again(candidates, old),
-            old => self.make(
-                candidates,
-                old.map_or(0.0, |old| old.in_flight),
-                old.map_or(SUBSET, |old| old.wanted),
-            ),
+            Some(old) if old.pool != candidates.roster().pool() => {
+                self.make(candidates, now, old.in_flight, old.wanted)
+            }
+            Some(old) if now.saturating_sub(old.at) >= LOOK_AGAIN => self.look_again(candidates, old),
+            Some(old) => self.make(candidates, old.at, old.in_flight, old.wanted),
+            None => self.make(candidates, now, 0.0, SUBSET),
         };
         self.subset.store(Some(Arc::new(subset)));
         self.making.store(false, Release);
@@ -485,16 +557,18 @@ impl Ewma {
             old.wanted
         };
         let size = self.size(wanted);
-        let fits = members.is_none() || (eligible * 4 >= size * 3 && eligible * 3 <= size * 4);
+        let fits = old.roster == candidates.roster_id()
+            && (members.is_none() || (eligible * 4 >= size * 3 && eligible * 3 <= size * 4));
         if wanted == old.wanted && fits {
             return Subset {
                 at: candidates.nanos(),
                 in_flight,
+                has_lost: AtomicBool::new(false),
                 members: old.members.clone(),
                 ..*old
             };
         }
-        self.make(candidates, in_flight, wanted)
+        self.make(candidates, candidates.nanos(), in_flight, wanted)
     }
 
     fn size(&self, wanted: usize) -> usize {
@@ -505,32 +579,33 @@ impl Ewma {
         }
     }
 
-    fn make(&self, candidates: &Candidates<'_>, in_flight: f32, wanted: usize) -> Subset {
+    fn make(&self, candidates: &Candidates<'_>, at: u64, in_flight: f32, wanted: usize) -> Subset {
         let size = self.size(wanted);
         let is_part = size.saturating_mul(3) / 2 < candidates.len();
         Subset {
+            pool: candidates.roster().pool(),
             roster: candidates.roster_id(),
-            at: candidates.nanos(),
+            made: candidates.nanos(),
+            at,
+            has_lost: AtomicBool::new(false),
             in_flight,
             wanted,
-            members: is_part.then(|| self.first(candidates, size)),
+            members: is_part.then(|| self.first(candidates.roster(), size)),
         }
     }
 
     /// Those that rank first with this seed: so many as may be picked, and those between them which may not.
-    fn first(&self, candidates: &Candidates<'_>, size: usize) -> Arc<[Member]> {
+    fn first(&self, roster: &Roster, size: usize) -> Arc<[Member]> {
         // Twice as many as needed are below this, on average, so that few have to be sorted.
-        let part = (u64::MAX)
-            .checked_div(candidates.len() as u64)
-            .unwrap_or(u64::MAX);
+        let part = (u64::MAX).checked_div(roster.len() as u64).unwrap_or(u64::MAX);
         let mut limit = part.saturating_mul(2 * size as u64);
         loop {
-            let ranks = candidates.iter().map(|candidate| candidate.rank(self.seed));
+            let ranks = roster.iter().map(|entry| entry.hash.with(self.seed).get());
             let mut ranked: Vec<(u64, u32)> = ranks.zip(0..).filter(|&(rank, _)| rank <= limit).collect();
             ranked.sort_unstable();
             let is_eligible = |place: u32| {
-                let candidate = candidates.get(place as usize);
-                candidate.is_some_and(|candidate| candidate.endpoint().eligibility().is_eligible())
+                let entry = roster.get(place as usize);
+                entry.is_some_and(|entry| entry.endpoint.eligibility().is_eligible())
             };
             let last = ranked
                 .iter()
@@ -541,12 +616,13 @@ impl Ewma {
             if last.is_some() || limit == u64::MAX {
                 ranked.truncate(last.map_or(usize::MAX, |last| last + 1));
                 let member = |(_, place): (u64, u32)| {
-                    let candidate = candidates.get(place as usize)?;
+                    let entry = roster.get(place as usize)?;
                     Some(Member {
-                        endpoint: candidate.endpoint().clone(),
-                        counters: candidate.counters().clone(),
-                        place,
-                        late: candidate.is_late(),
+                        endpoint: entry.endpoint.clone(),
+                        counters: Arc::clone(&entry.counters),
+                        seat: roster.seat(place as usize)?,
+                        per_weight: per_weight(&entry.endpoint),
+                        late: entry.late,
                     })
                 };
                 return ranked.into_iter().filter_map(member).collect();
@@ -566,16 +642,21 @@ impl Rule for Ewma {
         let smallest = self.size(SUBSET);
         if n > smallest && candidates.are_all() {
             let subset = self.looked_after(candidates);
-            let members = subset
+            let subset = subset
                 .as_ref()
-                .filter(|subset| subset.roster == candidates.roster_id())
-                .and_then(|subset| subset.members.as_deref());
-            if let Some(members) = members {
+                .filter(|subset| subset.pool == candidates.roster().pool());
+            if let Some((subset, members)) =
+                subset.and_then(|subset| Some((subset, subset.members.as_deref()?)))
+            {
                 let best = self.choose(candidates, members.len(), |index| {
                     members.get(index).map(Member::seen)
                 });
-                if let Some(member) = best.and_then(|best| members.get(best)) {
-                    return Some(member.place as usize);
+                let place = |index| subset.place(members.get(index)?, candidates.roster());
+                let place = best
+                    .and_then(place)
+                    .or_else(|| self.choose_present(candidates, subset, members));
+                if place.is_some() {
+                    return place;
                 }
             }
         }

@@ -186,6 +186,8 @@ pub struct Candidates<'a> {
 #[derive(Clone, Copy)]
 pub struct Candidate<'a> {
     entry: &'a Entry,
+    place: usize,
+    roster: &'a Roster,
     stats: &'a RibbonStats,
     tried: Tried,
     now: Moment,
@@ -250,9 +252,12 @@ impl<'a> Candidates<'a> {
     /// The one at this index.
     #[inline]
     pub fn get(&self, index: usize) -> Option<Candidate<'a>> {
-        let entry = self.roster.get(self.place(index)?)?;
+        let place = self.place(index)?;
+        let entry = self.roster.get(place)?;
         Some(Candidate {
             entry,
+            place,
+            roster: self.roster,
             stats: self.stats,
             tried: self.tried,
             now: self.now,
@@ -289,7 +294,7 @@ impl<'a> Candidates<'a> {
         self.roster.id()
     }
 
-    /// The places of the endpoints of each zone of the set.
+    /// The places of the endpoints of each zone of the set. Sorted at the first question after a change.
     fn zones(&self) -> &'a [Box<[usize]>] {
         self.roster.zones()
     }
@@ -373,7 +378,7 @@ impl<'a> Candidate<'a> {
 
     /// The number of its zone.
     fn zone(&self) -> usize {
-        self.entry.zone
+        self.roster.zone(self.place)
     }
 
     /// What has been counted about it.

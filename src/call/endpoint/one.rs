@@ -7,6 +7,8 @@ use http::{
     uri::{Authority, Scheme},
 };
 
+#[cfg(feature = "balance")]
+use super::Affinity;
 use super::{Eligibility, TlsName};
 use crate::call::ConfigError;
 
@@ -30,17 +32,20 @@ pub struct Endpoint(Arc<Inner>);
 struct Inner {
     eligibility: Eligibility,
     description: Description,
+    /// Of the key.
+    #[cfg(feature = "balance")]
+    affinity: Affinity,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 #[repr(C)]
 struct Description {
+    weight: u32,
     scheme: Scheme,
     authority: Authority,
     tls_name: Option<TlsName>,
     key: Box<str>,
     zone: Option<Box<str>>,
-    weight: u32,
     metadata: Box<[(Box<str>, Box<str>)]>,
 }
 
@@ -114,6 +119,12 @@ impl Endpoint {
     /// Whether it may be picked.
     pub fn eligibility(&self) -> &Eligibility {
         &self.0.eligibility
+    }
+
+    /// What rules rank it by.
+    #[cfg(feature = "balance")]
+    pub(crate) fn affinity(&self) -> Affinity {
+        self.0.affinity
     }
 
     /// Do both say the same of a server, be they one endpoint or not?
@@ -298,6 +309,8 @@ impl EndpointBuilder {
             ));
         }
         Ok(Endpoint(Arc::new(Inner {
+            #[cfg(feature = "balance")]
+            affinity: Affinity::of(&key),
             description: Description {
                 key: key.into(),
                 scheme,
