@@ -43,7 +43,7 @@ impl BalanceHandle {
     /// one that is taken out and put in again begins anew.
     pub fn endpoints(&self) -> Vec<EndpointFigures> {
         let roster = self.pool.roster();
-        let now = Instant::now();
+        let now = self.pool.epoch().moment(Instant::now());
         roster
             .iter()
             .map(|entry| EndpointFigures {
@@ -66,7 +66,8 @@ impl BalanceHandle {
     /// in the set.
     pub fn is_tripped(&self, key: &str) -> bool {
         let roster = self.pool.roster();
-        let tripped = |entry: &Entry| self.pool.stats.is_tripped(&entry.counters, Instant::now());
+        let now = self.pool.epoch().moment(Instant::now());
+        let tripped = |entry: &Entry| self.pool.stats.is_tripped(&entry.counters, now);
         roster.find_key(key).is_some_and(tripped)
     }
 

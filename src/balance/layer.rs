@@ -60,8 +60,9 @@ impl Drop for Target {
     fn drop(&mut self) {
         // It has not started: if it was to be a probe, another call may be one.
         if self.ticket != Ticket::default() {
+            let now = Instant::now();
             self.counters
-                .unwatch(self.ticket, &self.endpoint, Outcome::GivenUp(0), Instant::now());
+                .unwatch(self.ticket, &self.endpoint, Outcome::GivenUp(0), now);
         }
     }
 }
@@ -273,6 +274,7 @@ impl<R: Rule, C> Balance<R, C> {
         now: Instant,
     ) -> Result<Target, Nowhere> {
         let roster = self.pool.roster();
+        let now = self.pool.epoch().moment(now);
         match pick(&*self.rule, &self.pool, &roster, request, asked, passed, now) {
             Some((entry, ticket)) => Ok(Target {
                 endpoint: entry.endpoint.clone(),
@@ -289,12 +291,21 @@ impl<R: Rule, C> Balance<R, C> {
     pub(super) fn begin(&self, mut target: Target, now: Instant) -> InFlight {
         let decay = self.rule.decay().as_secs_f32();
         let ticket = mem::take(&mut target.ticket);
-        let (endpoint, counters) = (target.endpoint.clone(), target.counters.clone());
-        InFlight::begin(endpoint, counters, now, decay, target.had_a_choice).watched(ticket)
+        let epoch = self.pool.epoch();
+        let now = epoch.moment(now);
+        target.counters.count_from(epoch, now);
+        InFlight::begin(
+            &target.endpoint,
+            &target.counters,
+            now,
+            decay,
+            target.had_a_choice,
+        )
+        .watched(ticket)
     }
 
     /// Picks an endpoint and sends the request there through a service that is ready.
-    #[inline]
+    #[inline(always)]
     pub(super) fn start<S, Req>(&self, service: &mut S, mut request: Req) -> Start<S::Future, Req>
     where
         S: Service<Req>,
@@ -308,21 +319,19 @@ impl<R: Rule, C> Balance<R, C> {
         let in_flight = {
             let roster = self.pool.roster();
             let rule = &*self.rule;
-            let decay = rule.decay().as_secs_f32();
+            let epoch = self.pool.epoch();
+            let now = epoch.moment(now);
             let Some((entry, ticket)) = pick(rule, &self.pool, &roster, &request, &asked, &[], now) else {
                 let why = Nowhere::of(&roster);
                 return Start::Nowhere { request, why };
             };
+            // Before what is counted in one step: of a large set all of this comes from far, and so comes at once.
+            entry.counters.count_from(epoch, now);
+            let decay = rule.decay().as_secs_f32();
             let had_a_choice = roster.has_another_than(entry);
             // Before code of others is called, which may panic: this gives back what was taken.
-            let in_flight = InFlight::begin(
-                entry.endpoint.clone(),
-                entry.counters.clone(),
-                now,
-                decay,
-                had_a_choice,
-            )
-            .watched(ticket);
+            let in_flight =
+                InFlight::begin(&entry.endpoint, &entry.counters, now, decay, had_a_choice).watched(ticket);
             request.send_to(&entry.endpoint, self.settings.host);
             in_flight
         };

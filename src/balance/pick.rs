@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::{
+    figures::Moment,
     outlier::Ticket,
     roster::{Entry, Pool, Roster},
     rule::{Candidates, Rule},
@@ -44,18 +45,18 @@ pub(super) fn pick<'a, R: Rule + ?Sized>(
     request: &dyn Addressed,
     asked: &Asked,
     passed: &[Endpoint],
-    now: Instant,
+    now: Moment,
 ) -> Option<(&'a Entry, Ticket)> {
     let outliers = pool.outliers();
-    let (is_on, is_due) = outliers.is_on_and_due(now);
+    let (is_on, is_due) = outliers.is_on_and_due(now.instant);
     if is_due {
-        outliers.look(now, || Arc::clone(&pool.roster()));
+        outliers.look(now.instant, || Arc::clone(&pool.roster()));
     }
     let choose = || entry(rule, roster, &pool.stats, request, asked, passed, now);
     if is_on {
         for _ in 0..CHOICES {
             let entry = choose()?;
-            if let Some(ticket) = outliers.admit(&entry.counters, &entry.endpoint, now) {
+            if let Some(ticket) = outliers.admit(&entry.counters, &entry.endpoint, now.instant) {
                 return Some((entry, ticket));
             }
         }
@@ -71,7 +72,7 @@ fn entry<'a, R: Rule + ?Sized>(
     request: &dyn Addressed,
     asked: &Asked,
     passed: &[Endpoint],
-    now: Instant,
+    now: Moment,
 ) -> Option<&'a Entry> {
     if roster.is_empty() {
         return None;
@@ -107,14 +108,24 @@ pub(super) struct Tried<'a> {
 impl Tried<'_> {
     #[inline]
     pub(super) fn contains(self, endpoint: &Endpoint) -> bool {
-        (self.before && scope::current(|scope| scope.tried().any(|tried| tried.key() == endpoint.key())))
-            || self.has_passed(endpoint)
+        (self.before && is_tried(endpoint)) || self.has_passed(endpoint)
+    }
+
+    /// Are there none?
+    #[inline]
+    pub(super) fn is_nothing(self) -> bool {
+        !self.before && self.passed.is_empty()
     }
 
     #[inline]
     fn has_passed(self, endpoint: &Endpoint) -> bool {
         self.passed.iter().any(|passed| passed.key() == endpoint.key())
     }
+}
+
+#[cold]
+fn is_tried(endpoint: &Endpoint) -> bool {
+    scope::current(|scope| scope.tried().any(|tried| tried.key() == endpoint.key()))
 }
 
 /// The place of the one that the rule chooses, among those that can be had. There is at least one candidate.
@@ -159,6 +170,8 @@ fn among_some<R: Rule + ?Sized>(rule: &R, all: &Candidates<'_>, tried: Tried<'_>
 /// Where the one that the rule chooses is in the set.
 #[inline]
 fn place<R: Rule + ?Sized>(rule: &R, candidates: &Candidates<'_>) -> Option<usize> {
-    let index = rule.pick(candidates)?.checked_rem(candidates.len())?;
+    let (index, n) = (rule.pick(candidates)?, candidates.len());
+    // Dividing takes longer than asking whether it must be.
+    let index = if index < n { index } else { index.checked_rem(n)? };
     candidates.place(index)
 }

@@ -71,19 +71,16 @@ impl<R: Rule> Picker<R> {
     pub fn pick(&self, request: &impl Addressed, now: Instant) -> Option<Picked> {
         let roster = self.pool.roster();
         let asked = Asked::read();
-        let decay = self.rule.decay().as_secs_f32();
+        let epoch = self.pool.epoch();
+        let now = epoch.moment(now);
         let (entry, ticket) = pick(&*self.rule, &self.pool, &roster, request, &asked, &[], now)?;
-        let endpoint = entry.endpoint.clone();
+        let decay = self.rule.decay().as_secs_f32();
+        entry.counters.count_from(epoch, now);
+        let had_a_choice = roster.has_another_than(entry);
         Some(Picked {
-            in_flight: InFlight::begin(
-                endpoint.clone(),
-                entry.counters.clone(),
-                now,
-                decay,
-                roster.has_another_than(entry),
-            )
-            .watched(ticket),
-            endpoint,
+            in_flight: InFlight::begin(&entry.endpoint, &entry.counters, now, decay, had_a_choice)
+                .watched(ticket),
+            endpoint: entry.endpoint.clone(),
         })
     }
 
@@ -126,17 +123,17 @@ impl Picked {
     }
 
     /// There was an answer, or an error, that counts as this.
-    pub fn end(self, verdict: Verdict, now: Instant) {
+    pub fn end(mut self, verdict: Verdict, now: Instant) {
         self.in_flight.end(verdict, End::Answered, now);
     }
 
     /// The server could not be reached, or fell silent, or broke the connection.
-    pub fn connection_failed(self, now: Instant) {
+    pub fn connection_failed(mut self, now: Instant) {
         self.in_flight.end(Verdict::Failure, End::ConnectionFailed, now);
     }
 
     /// It was given up before it ended.
-    pub fn abandon(self, now: Instant) {
+    pub fn abandon(mut self, now: Instant) {
         self.in_flight.abandon(now);
     }
 }

@@ -17,7 +17,7 @@ use std::{
 use arc_swap::{ArcSwap, Guard};
 
 use super::{
-    figures::Counters,
+    figures::{Counters, Epoch},
     outlier::{Hub, OutlierEjection},
     stats::RibbonStats,
 };
@@ -35,6 +35,7 @@ pub(super) struct Pool {
 #[derive(Debug)]
 struct Rosters {
     latest: ArcSwap<Roster>,
+    epoch: Epoch,
     outliers: Arc<Hub>,
 }
 
@@ -124,6 +125,7 @@ impl Pool {
             let entries = members.map(|(number, endpoint)| Entry::new(endpoint.clone(), number, false));
             Rosters {
                 latest: ArcSwap::from_pointee(Roster::new(entries, resolved)),
+                epoch: Epoch::default(),
                 outliers: Arc::default(),
             }
         });
@@ -155,6 +157,11 @@ impl Pool {
 
     pub(super) fn endpoints(&self) -> &Endpoints {
         &self.endpoints
+    }
+
+    /// What the times of the counters are counted from.
+    pub(super) fn epoch(&self) -> &Epoch {
+        &self.rosters.epoch
     }
 
     /// The roster of the latest state of the set that was published before this call.
@@ -609,13 +616,9 @@ mod tests {
             .roster()
             .iter()
             .map(|entry| {
-                InFlight::begin(
-                    entry.endpoint.clone(),
-                    entry.counters.clone(),
-                    Instant::now(),
-                    1.0,
-                    false,
-                )
+                let now = pool.epoch().moment(Instant::now());
+                entry.counters.count_from(pool.epoch(), now);
+                InFlight::begin(&entry.endpoint, &entry.counters, now, 1.0, false)
             })
             .collect();
         let in_flight = || -> Vec<u64> {

@@ -92,8 +92,7 @@ pub use self::{
     zone_first::ZoneFirst,
 };
 use super::{
-    figures::Figures,
-    load::Load,
+    figures::{Counters, Figures, Moment},
     pick::Tried,
     roster::{Entry, Roster, Seat},
     stats::RibbonStats,
@@ -207,7 +206,7 @@ pub struct Candidates<'a> {
     stats: &'a RibbonStats,
     request: &'a dyn Addressed,
     tried: Tried<'a>,
-    now: Instant,
+    now: Moment,
     /// Some: only some of the entries.
     part: Option<Shown<'a>>,
 }
@@ -233,7 +232,7 @@ pub struct Candidate<'a> {
     roster: &'a Roster,
     stats: &'a RibbonStats,
     tried: Tried<'a>,
-    now: Instant,
+    now: Moment,
 }
 
 impl<'a> Candidates<'a> {
@@ -242,7 +241,7 @@ impl<'a> Candidates<'a> {
         stats: &'a RibbonStats,
         request: &'a dyn Addressed,
         tried: Tried<'a>,
-        now: Instant,
+        now: Moment,
     ) -> Self {
         Candidates {
             roster,
@@ -314,7 +313,7 @@ impl<'a> Candidates<'a> {
 
     /// When the attempt starts. A rule reads no clock.
     pub fn now(&self) -> Instant {
-        self.now
+        self.now.instant
     }
 
     /// The one at this index.
@@ -338,12 +337,26 @@ impl<'a> Candidates<'a> {
         (0..self.len()).filter_map(move |index| candidates.get(index))
     }
 
+    /// When the attempt starts, in nanoseconds, as the counters have it.
+    #[inline]
+    fn nanos(&self) -> u64 {
+        self.now.nanos
+    }
+
+    /// Which endpoints the call has tried.
+    #[inline]
+    fn tried(&self) -> Tried<'a> {
+        self.tried
+    }
+
     /// Is none left out?
+    #[inline]
     fn are_all(&self) -> bool {
         self.part.is_none()
     }
 
     /// Which state of which set this is about.
+    #[inline]
     fn roster_id(&self) -> u64 {
         self.roster.id()
     }
@@ -380,6 +393,7 @@ fn seated(seats: &[Seat], index: usize, roster: &Roster) -> Option<usize> {
 
 impl<'a> Candidate<'a> {
     /// The endpoint: its zone, its weight, who has a veto on it.
+    #[inline]
     pub fn endpoint(&self) -> &'a Endpoint {
         &self.entry.endpoint
     }
@@ -394,7 +408,7 @@ impl<'a> Candidate<'a> {
     ///
     /// Nothing is heard of a server that has fallen silent, but this grows.
     pub fn waiting(&self) -> Duration {
-        Duration::from_secs_f32(self.entry.counters.open(self.now).age)
+        Duration::from_secs_f32(self.entry.counters.load().open(self.now.nanos).age)
     }
 
     /// The time in which it has answered of late: a mean whose weights fall within the [decay](Rule::decay) of the rule.
@@ -405,8 +419,7 @@ impl<'a> Candidate<'a> {
     /// the mean; an error that counts as neither success nor failure does not count. One that ends after another has a
     /// weight of a tenth at least.
     pub fn response_time(&self) -> Option<Duration> {
-        let (load, nanos) = self.entry.counters.load(self.now);
-        let (estimate, _) = load.estimate(nanos)?;
+        let (estimate, _) = self.entry.counters.load().estimate(self.now.nanos)?;
         Some(Duration::from_secs_f32(estimate))
     }
 
@@ -422,13 +435,14 @@ impl<'a> Candidate<'a> {
         self.entry.endpoint.eligibility().is_eligible() && !self.was_tried()
     }
 
-    /// How loaded it seems, and the time that goes with it.
+    /// Its live counters.
     #[inline]
-    fn load(&self) -> (&'a Load, u64) {
-        self.entry.counters.load(self.now)
+    fn counters(&self) -> &'a Arc<Counters> {
+        &self.entry.counters
     }
 
     /// Has it come into a set that others were in before?
+    #[inline]
     fn is_late(&self) -> bool {
         self.entry.late
     }
