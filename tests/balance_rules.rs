@@ -818,3 +818,30 @@ fn what_a_rule_keeps_for_a_part_of_a_large_set_is_worked_out_now_and_then() {
     clocked.pick(2_000);
     assert_eq!(made.load(Relaxed), times + 1);
 }
+
+#[test]
+fn until_it_is_worked_out_anew_what_was_worked_out_is_about_the_same_endpoints() {
+    let set = many(600);
+    let clocked = Clocked::new(&set, ConsistentHash::new());
+    let before = clocked.homes(2_000);
+    set.remove("h0");
+    for (before, after) in before.iter().zip(clocked.homes(2_000)) {
+        assert!(*before == after || before == "h0", "{before} {after}");
+    }
+    let rules: [Arc<dyn Rule>; 2] = [
+        Arc::new(WeightedRoundRobin::new()),
+        Arc::new(WeightedRandom::seeded(1)),
+    ];
+    for rule in rules {
+        let set = many(600);
+        set.insert(endpoint("heavy", "", 200));
+        let clocked = Clocked::new(&set, rule);
+        let heavy = || {
+            let picked = (0..8_000).map(|_| clocked.pick(0).unwrap());
+            picked.filter(|one| one.endpoint().key() == "heavy").count()
+        };
+        assert!(heavy().abs_diff(2_000) < 200);
+        set.remove("h0");
+        assert!(heavy().abs_diff(2_000) < 200);
+    }
+}
