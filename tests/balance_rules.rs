@@ -818,3 +818,64 @@ fn what_a_rule_keeps_for_a_part_of_a_large_set_is_worked_out_now_and_then() {
     clocked.pick(2_000);
     assert_eq!(made.load(Relaxed), times + 1);
 }
+
+#[test]
+fn until_it_is_worked_out_anew_what_was_worked_out_is_about_the_same_endpoints() {
+    let set = many(600);
+    let clocked = Clocked::new(&set, ConsistentHash::new());
+    let before = clocked.homes(2_000);
+    set.remove("h0");
+    for (before, after) in before.iter().zip(clocked.homes(2_000)) {
+        assert!(*before == after || before == "h0", "{before} {after}");
+    }
+    let rules: [Arc<dyn Rule>; 2] = [
+        Arc::new(WeightedRoundRobin::new()),
+        Arc::new(WeightedRandom::seeded(1)),
+    ];
+    for rule in rules {
+        let set = many(600);
+        set.insert(endpoint("heavy", "", 200));
+        let clocked = Clocked::new(&set, rule);
+        let heavy = || {
+            let picked = (0..8_000).map(|_| clocked.pick(0).unwrap());
+            picked.filter(|one| one.endpoint().key() == "heavy").count()
+        };
+        assert!(heavy().abs_diff(2_000) < 200);
+        set.remove("h0");
+        assert!(heavy().abs_diff(2_000) < 200);
+    }
+}
+
+#[test]
+fn a_pick_allocates_nothing_be_the_set_as_it_was_or_changed_a_moment_ago() {
+    let small: [Arc<dyn Rule>; 2] = [
+        Arc::new(Only::live(|one| one.in_flight() < 1_000, LeastLoaded::seeded(1))),
+        Arc::new(LeastLoaded::seeded(1).choices(5).unwrap()),
+    ];
+    let large = all_rules().into_iter().map(|rule| (300, rule));
+    for (n, rule) in large.chain(small.map(|rule| (30, rule))) {
+        let set = zones(&[("eu", n), ("us", n)]);
+        let clocked = Clocked::new(&set, rule);
+        let requests: Vec<_> = (0..200)
+            .map(|user| {
+                let request = Request::builder().extension(Affinity::of(format!("user-{user}")));
+                request.body(()).unwrap()
+            })
+            .collect();
+        let picks = || {
+            allocation_counter::measure(|| {
+                for request in &requests {
+                    drop(clocked.picker.pick(request, clocked.at(1)));
+                }
+            })
+        };
+        // Counters are made when they are looked at.
+        assert_eq!(clocked.picker.handle().endpoints().len(), 2 * n);
+        picks();
+        assert_eq!(picks().count_total, 0);
+        set.remove("us0");
+        if n == 300 {
+            assert_eq!(picks().count_total, 0);
+        }
+    }
+}

@@ -29,7 +29,7 @@
 //!
 //! What is worked out for a set (turns, a ring, who is in a zone) is worked out when it has changed, by the next pick. Of
 //! a set with more than 256 endpoints it is used for 20 us for each endpoint at least, which is 200 ms with ten thousand: so
-//! however often that changes, it costs about a hundredth of a processor. Until then newcomers, and other weights, zones and
+//! however often that changes, it costs one or two hundredths of a processor. Until then newcomers, and other weights, zones and
 //! metadata of those that stay, are not seen to. One that has gone is never picked.
 //!
 //! # Ribbon's rules

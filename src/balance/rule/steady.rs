@@ -7,7 +7,8 @@ use super::{super::roster::Seat, Candidates};
 /// Of a set with no more than this everything is worked out as soon as it has changed.
 const SMALL: usize = 256;
 
-/// For each endpoint: so long what has been worked out is used before it is worked out anew. That takes a hundredth of it.
+/// For each endpoint: so long what has been worked out is used before it is worked out anew. That takes one or two
+/// hundredths of it.
 const PACE: Duration = Duration::from_micros(20);
 
 /// For how long what is worked out now will do.
