@@ -33,9 +33,9 @@
 //! # What is picked
 //!
 //! The [`Rule`] chooses: [`Ewma`] unless another is given, which goes where an answer is likely to come soonest; [one of the
-//! others](rule), [one of Ribbon's seven](rule#ribbons-rules), or one of your own. Its state and the figures about the
-//! endpoints belong to the layer value: all services that it makes, and all their clones, share one rotation and one count.
-//! Without a service and a clock there is [`Picker`].
+//! others](rule), [one of Ribbon's seven](rule#ribbons-rules), or one of your own; [`ZoneFirst`] and [`Only`] keep any of
+//! them to a zone or a version. Its state and the figures about the endpoints belong to the layer value: all services that it
+//! makes, and all their clones, share one rotation and one count. Without a service and a clock there is [`Picker`].
 //!
 //! Before the rule is asked, and after it has answered, these hold in this order:
 //!
@@ -45,7 +45,8 @@
 //!    and all may be picked.
 //! 3. An endpoint that this call has tried before is not picked, as long as there is another.
 //!
-//! A rule that [chooses alone](Rule::chooses_alone), as Ribbon's do, is asked once, and only the first holds.
+//! A rule that [chooses alone](Rule::chooses_alone) is asked once, and only the first holds: Ribbon's have their own ways,
+//! and [`ZoneFirst`] and [`Only`] see to the others among those that they show.
 //!
 //! After an endpoint has been taken out of the set no pick goes to it. Attempts that are under way there go on.
 //!
@@ -113,8 +114,8 @@ pub use self::{
     picker::{Picked, Picker},
     rule::{
         AvailabilityFiltering, BestAvailable, Candidate, Candidates, ConsistentHash, Ewma, EwmaBuilder,
-        LeastLoaded, Random, RibbonRoundRobin, RibbonRule, RoundRobin, Rule, WeightedResponseTime,
-        WeightedRoundRobin, ZoneAvoidance, ZoneAware,
+        LeastLoaded, Only, Random, RibbonRoundRobin, RibbonRule, RoundRobin, Rule, WeightedRandom,
+        WeightedResponseTime, WeightedRoundRobin, ZoneAvoidance, ZoneAware, ZoneFirst,
     },
     service::LoadBalance,
     stats::{RibbonStats, RibbonStatsBuilder},
