@@ -744,6 +744,10 @@ impl Rule for Overtaken {
 fn a_pick_whose_endpoint_has_got_its_probe_meanwhile_goes_elsewhere() {
     let begun = Instant::now();
     let now = begun + secs(30.0);
+    #[expect(
+        clippy::arc_with_non_send_sync,
+        reason = "rules are shared so, and this one stays on its thread"
+    )]
     let rule = Arc::new(Overtaken {
         by: OnceCell::new(),
         armed: Cell::new(false),
