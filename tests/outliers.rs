@@ -441,6 +441,31 @@ fn in_a_panic_ejections_are_disregarded_and_the_vetoes_of_others_stay() {
 }
 
 #[test]
+fn an_ejection_begins_a_panic_and_a_return_ends_it_at_once() {
+    let world = World::new(12, settings());
+    world.fail("h0", 5);
+    world.call(WELL);
+    for key in ["h2", "h3", "h4", "h5", "h6"] {
+        world.endpoint(key).eligibility().forbid(Veto::User);
+    }
+    let panics = || {
+        world.pass(0.1);
+        world.call(WELL);
+        world.picker.handle().disregards_ejections()
+    };
+    world.pass(1.0);
+    assert!(!panics(), "six of twelve");
+    world.fail("h1", 5);
+    assert!(panics(), "five");
+    world.pass(29.0);
+    assert!(panics());
+    for _ in 0..3 {
+        world.end_at("h0", Verdict::Success);
+    }
+    assert!(!panics(), "six again");
+}
+
+#[test]
 fn what_an_endpoint_does_in_a_panic_decides_nothing_before_its_time_is_over() {
     let world = World::new(4, settings());
     world.fail("h0", 5);
@@ -719,6 +744,10 @@ impl Rule for Overtaken {
 fn a_pick_whose_endpoint_has_got_its_probe_meanwhile_goes_elsewhere() {
     let begun = Instant::now();
     let now = begun + secs(30.0);
+    #[expect(
+        clippy::arc_with_non_send_sync,
+        reason = "rules are shared so, and this one stays on its thread"
+    )]
     let rule = Arc::new(Overtaken {
         by: OnceCell::new(),
         armed: Cell::new(false),
