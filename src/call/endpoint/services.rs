@@ -5,10 +5,12 @@
     clippy::disallowed_types,
     reason = "std locks guard changes of the set, and what is known of services that were not ready; a call to one that is takes none"
 )]
-
 #![cfg_attr(
     not(all(feature = "balance", feature = "discover")),
-    allow(dead_code, reason = "called by a balancer and by discovery, which are features")
+    allow(
+        dead_code,
+        reason = "called by a balancer and by discovery, which are features"
+    )
 )]
 
 mod resting;
