@@ -49,6 +49,8 @@ pub(crate) use self::body::{IN_HAND, Upload};
 pub use self::body::{KeptReplay, ReplayBody};
 #[cfg(feature = "endpoints")]
 pub use self::endpoint::{Endpoints, Snapshot};
+#[cfg(feature = "probe")]
+pub(crate) use self::endpoint::{Feeder, Source};
 #[cfg(feature = "balance")]
 pub(crate) use self::fault::is_connection_failure;
 #[cfg(feature = "retry")]

@@ -6,6 +6,8 @@ mod one;
 #[cfg(feature = "endpoints")]
 mod set;
 
+#[cfg(feature = "probe")]
+pub(crate) use self::set::feed::{Feeder, Source};
 #[cfg(feature = "endpoints")]
 pub use self::set::{Endpoints, Snapshot};
 pub use self::{
