@@ -588,27 +588,11 @@ async fn ten_thousand_endpoints_are_asked_each_once_in_an_interval() {
 
 #[tokio::test]
 async fn an_http_probe_expects_a_status_and_if_wanted_a_body() {
-    async fn outcome<C>(probe: &HttpProbe<C, String>) -> Result<(), String>
-    where
-        HttpProbe<C, String>: Probe,
-    {
+    async fn outcome(probe: &HttpProbe<Server, String>) -> Result<(), String> {
         let asked = probe.ask(Endpoint::new("https://10.0.0.1:81").unwrap());
         asked.await.map_err(|error| error.to_string())
     }
-    fn server(
-        status: u16,
-        body: &'static str,
-    ) -> impl Service<
-        Request<String>,
-        Response = Response<Full<Bytes>>,
-        Error = BoxError,
-        Future = BoxFuture<'static, Result<Response<Full<Bytes>>, BoxError>>,
-    > + Clone
-    + Send
-    + Sync {
-        Server { status, body }
-    }
-    let get = |status, body| HttpProbe::get(server(status, body), "/health?deep").unwrap();
+    let get = |status, body| HttpProbe::get(Server { status, body }, "/health?deep").unwrap();
     assert_eq!(outcome(&get(200, "all is well")).await, Ok(()));
     assert!(outcome(&get(204, "")).await.unwrap_err().contains("204"));
     assert!(outcome(&get(503, "")).await.unwrap_err().contains("503"));

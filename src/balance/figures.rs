@@ -2,10 +2,16 @@
 
 use std::sync::{
     Arc, OnceLock,
-    atomic::{AtomicU64, Ordering::Relaxed},
+    atomic::{
+        AtomicU32, AtomicU64,
+        Ordering::{Relaxed, SeqCst},
+    },
 };
 
-use tokio::time::{Duration, Instant};
+use tokio::{
+    sync::{Notify, futures::Notified},
+    time::{Duration, Instant},
+};
 
 use super::load::{Load, Open, Sample};
 use crate::call::{Attempt, AttemptOutcome, Endpoint, Verdict, scope};
@@ -28,6 +34,34 @@ pub(super) struct Counters {
     response_nanos: AtomicU64,
     /// When an attempt started or ended last.
     changed: AtomicU64,
+    /// How many wait for the last attempt to end.
+    watched: AtomicU32,
+}
+
+/// The last attempt at an endpoint has ended that somebody watches. That happens so seldom that all of them share one, and look
+/// whether it was theirs: an endpoint need not carry its own.
+static ENDED: Notify = Notify::const_new();
+
+/// Somebody waits for the last attempt to end, while this lives.
+#[derive(Debug)]
+pub(super) struct Watch<'a>(&'a Counters);
+
+impl Watch<'_> {
+    /// Completes when nothing is in flight, if that comes after this was called. There may be other reasons.
+    pub(super) fn ended(&self) -> Notified<'static> {
+        ENDED.notified()
+    }
+
+    /// What is still in flight.
+    pub(super) fn in_flight(&self) -> u64 {
+        self.0.load.in_flight_now()
+    }
+}
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        self.0.watched.fetch_sub(1, SeqCst);
+    }
 }
 
 /// The lower bits of [`Counters::troubles`] are the count. The others are the time, in microseconds, plus one: zero is
@@ -102,6 +136,22 @@ impl Counters {
         (&self.load, self.nanos(now))
     }
 
+    /// From here on the last one that ends says so.
+    ///
+    /// An attempt ends and then looks whether it is watched; who watches says so and then looks what is in flight. As
+    /// these four are in one order, one of the two sees the other.
+    pub(super) fn watch(&self) -> Watch<'_> {
+        self.watched.fetch_add(1, SeqCst);
+        Watch(self)
+    }
+
+    #[inline]
+    fn say_that_one_has_ended(&self) {
+        if self.watched.load(SeqCst) != 0 && self.load.in_flight_now() == 0 {
+            ENDED.notify_waiters();
+        }
+    }
+
     pub(super) fn read(&self) -> Figures {
         Figures {
             in_flight: self.load.in_flight(),
@@ -142,6 +192,7 @@ impl Counters {
             Verdict::Ignored => &self.ignored,
         };
         counter.fetch_add(1, Relaxed);
+        self.say_that_one_has_ended();
     }
 
     fn abandon(&self, started: u64, now: Instant, decay: f32) {
@@ -151,6 +202,7 @@ impl Counters {
             .sample(Sample::AtLeast, nanos.saturating_sub(started), nanos, decay);
         self.changed.store(nanos, Relaxed);
         self.abandoned.fetch_add(1, Relaxed);
+        self.say_that_one_has_ended();
     }
 }
 
