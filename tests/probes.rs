@@ -16,6 +16,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
+    task::Poll,
 };
 
 use bytes::Bytes;
@@ -526,20 +527,19 @@ async fn detaching_ends_it_and_attaching_another_takes_its_place() {
 #[test]
 fn another_runtime_goes_on_where_the_first_has_ended() {
     let endpoints = set(["a", "b"]);
-    let probes = each_second().failures(2).build().unwrap();
     let asked = Arc::new(AtomicUsize::new(0));
     let counted = asked.clone();
-    // Ends with a timer of its runtime under way.
+    let probes = each_second().timeout(SECOND).failures(2).build().unwrap();
     probes.attach(&endpoints, move |endpoint: Endpoint| {
         counted.fetch_add(1, SeqCst);
         async move {
-            sleep(SECOND / 4).await;
+            // A timer of the runtime that it is asked in, which outlives that.
+            sleep(SECOND * 9 / 10).await;
             endpoint.key() == "b"
         }
     });
     let stack = balancer(&endpoints);
-    let mut before = 0;
-    for round in 1..=4 {
+    let within = |time: Duration| {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .start_paused(true)
@@ -547,21 +547,20 @@ fn another_runtime_goes_on_where_the_first_has_ended() {
             .unwrap();
         runtime.block_on(async {
             call(&stack).await;
-            // Each of the clocks that stand still begins where the machine's is, which is before the last one's end.
-            sleep(SECOND / 3 * round).await;
+            sleep(time).await;
         });
-        assert!(asked.load(SeqCst) > before, "in round {round}");
-        before = asked.load(SeqCst);
+    };
+    for round in 1..=3 {
+        // Each of the clocks that stand still begins where the machine's is, which is before the end of the last one.
+        within(SECOND / 5 * round);
+        assert_eq!(
+            asked.load(SeqCst),
+            2 * round as usize,
+            "what was under way is asked anew"
+        );
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .unwrap();
-    runtime.block_on(async {
-        call(&stack).await;
-        sleep(3 * SECOND).await;
-    });
+    assert!(!is_vetoed(&endpoints, "a"));
+    within(10 * SECOND);
     assert!(is_vetoed(&endpoints, "a") && !is_vetoed(&endpoints, "b"));
 }
 
@@ -584,6 +583,34 @@ async fn ten_thousand_endpoints_are_asked_each_once_in_an_interval() {
     }
     assert_eq!(times.len(), 10_000);
     assert!(times.values().all(|times| (6..=8).contains(times)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn others_have_their_turn_while_many_are_asked() {
+    let endpoints: Endpoints = (0..10_000).map(|n| endpoint(&format!("h{n}"))).collect();
+    let log = Log::new();
+    let probes = each_second().at_once(100).build().unwrap();
+    probes.attach(&endpoints, log.probe());
+    let stack = balancer(&endpoints);
+    call(&stack).await;
+    settle().await;
+    let (mut before, mut most, mut turns) = (log.count(), 0, 0);
+    // Comes back to the end of the line each time.
+    let other = std::future::poll_fn(move |cx| {
+        most = most.max(log.count() - before);
+        before = log.count();
+        turns += 1;
+        if turns == 1_000 {
+            return Poll::Ready((before, most));
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    });
+    let other = tokio::spawn(other);
+    tokio::time::advance(SECOND / 5).await;
+    let (before, most) = other.await.unwrap();
+    assert!(before >= 10_000, "only {before} were asked");
+    assert!(most < 1_000, "{most} were asked in one turn");
 }
 
 #[tokio::test]
@@ -621,8 +648,8 @@ impl Service<Request<String>> for Server {
     type Error = BoxError;
     type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
 
-    fn poll_ready(&mut self, _: &mut std::task::Context<'_>) -> std::task::Poll<Result<(), BoxError>> {
-        std::task::Poll::Ready(Ok(()))
+    fn poll_ready(&mut self, _: &mut std::task::Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, request: Request<String>) -> Self::Future {

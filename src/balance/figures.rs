@@ -439,6 +439,22 @@ mod tests {
     }
 
     #[test]
+    fn the_end_of_an_attempt_is_told_while_somebody_watches() {
+        let endpoint = Endpoint::new("http://a").unwrap();
+        let counters = Arc::new(Counters::default());
+        let begin = || InFlight::begin(endpoint.clone(), counters.clone(), Instant::now(), 1.0, false);
+        let (one, two) = (begin(), begin());
+        let watch = counters.watch();
+        let mut ended = tokio_test::task::spawn(watch.ended());
+        drop(one);
+        assert_eq!(watch.in_flight(), 1);
+        drop(two);
+        assert!(ended.poll().is_ready());
+        drop(watch);
+        assert_eq!(counters.watched.load(Relaxed), 0);
+    }
+
+    #[test]
     fn a_sum_adds_each_figure_to_its_like() {
         let figures = |n: u32| {
             let in_flight = n.into();
