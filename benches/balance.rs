@@ -12,8 +12,9 @@ use http::{Request, Response};
 use tower::{Layer, Service};
 use tower_outbound::{
     balance::{
-        AvailabilityFiltering, BestAvailable, ConsistentHash, Ewma, LeastLoaded, LoadBalanceLayer, Random,
-        RibbonRoundRobin, Rule, WeightedResponseTime, WeightedRoundRobin, ZoneAvoidance, ZoneAware,
+        AvailabilityFiltering, BestAvailable, ConsistentHash, Ewma, LeastLoaded, LoadBalanceLayer, Only,
+        Random, RibbonRoundRobin, Rule, WeightedRandom, WeightedResponseTime, WeightedRoundRobin,
+        ZoneAvoidance, ZoneAware, ZoneFirst,
     },
     call::{Affinity, BoxError, CallScope, Endpoint, Endpoints},
 };
@@ -59,6 +60,14 @@ fn request() -> Request<()> {
     Request::new(())
 }
 
+fn by_path() -> ConsistentHash {
+    ConsistentHash::by(|head| Some(Affinity::of(head.uri().path())))
+}
+
+fn is_in_b(endpoint: &Endpoint) -> bool {
+    endpoint.zone() == Some("b")
+}
+
 fn over<R: Rule>(c: &mut Criterion, name: &str, rule: impl Fn() -> R) {
     let mut group = c.benchmark_group("balance");
     for n in [3, 100, 10_000] {
@@ -79,8 +88,19 @@ fn balance(c: &mut Criterion) {
     over(c, "ewma", Ewma::new);
     over(c, "ewma of three", || Ewma::builder().choices(3).build().unwrap());
     over(c, "weighted round robin", WeightedRoundRobin::new);
-    over(c, "consistent hash", || {
-        ConsistentHash::by(|head| Some(Affinity::of(head.uri().path())))
+    over(c, "weighted random", WeightedRandom::new);
+    over(c, "consistent hash", by_path);
+    over(c, "consistent hash, bounded by the mean", || {
+        by_path().bounded_by(1.25).unwrap()
+    });
+    over(c, "zone first, least loaded", || {
+        ZoneFirst::new("a", LeastLoaded::new())
+    });
+    over(c, "only a third, least loaded", || {
+        Only::new(is_in_b, LeastLoaded::new())
+    });
+    over(c, "only the idle, least loaded", || {
+        Only::live(|one| one.in_flight() < 5, LeastLoaded::new()).or_all()
     });
     over(c, "ribbon's round robin", RibbonRoundRobin::new);
     over(c, "availability filtering", AvailabilityFiltering::new);
@@ -102,20 +122,108 @@ fn balance(c: &mut Criterion) {
     group.bench_function("round robin, cloned for the call/3", |b| {
         b.iter(|| once(&mut stack.clone(), black_box(request())));
     });
-    let set = endpoints(10_000);
-    let mut stack = LoadBalanceLayer::new(set.clone()).layer(Client);
-    let another = Endpoint::new("http://10.1.0.1").unwrap();
-    group.bench_function("the first call after a change/10000", |b| {
-        b.iter_batched(
-            || {
-                if !set.remove(another.key()) {
-                    set.insert(another.clone());
-                }
-            },
-            |()| once(&mut stack, request()),
-            criterion::BatchSize::PerIteration,
-        );
+    drop(group);
+    changes(c);
+    tables(c, "least loaded", LeastLoaded::new);
+    tables(c, "weighted round robin", WeightedRoundRobin::new);
+    tables(c, "weighted random", WeightedRandom::new);
+    tables(c, "consistent hash", by_path);
+    tables(c, "zone first", || ZoneFirst::new("a", LeastLoaded::new()));
+    tables(c, "zone first, weighted round robin", || {
+        ZoneFirst::new("a", WeightedRoundRobin::new())
     });
+}
+
+/// What a change costs whoever makes it, what it costs the next call, and what the first call of all costs.
+fn changes(c: &mut Criterion) {
+    let mut group = c.benchmark_group("balance");
+    for n in [3, 100, 10_000] {
+        let set = endpoints(n);
+        let mut stack = LoadBalanceLayer::new(set.clone()).layer(Client);
+        for _ in 0..2 * n {
+            once(&mut stack, request());
+        }
+        let all = set.snapshot().endpoints().to_vec();
+        // Here and there, so that the cache does not hold what the next change is about.
+        let mut turns = (0..).map(|turn: usize| all[turn * 7_919 % n].clone());
+        group.bench_function(BenchmarkId::new("remove and insert", n), |b| {
+            b.iter_batched(
+                || turns.next().unwrap(),
+                |one| {
+                    set.remove(one.key());
+                    set.insert(one);
+                },
+                criterion::BatchSize::PerIteration,
+            );
+        });
+        group.bench_function(BenchmarkId::new("remove, call, insert, call", n), |b| {
+            b.iter_batched(
+                || turns.next().unwrap(),
+                |one| {
+                    set.remove(one.key());
+                    once(&mut stack, request());
+                    set.insert(one);
+                    once(&mut stack, request())
+                },
+                criterion::BatchSize::PerIteration,
+            );
+        });
+        group.bench_function(BenchmarkId::new("the first call after a change", n), |b| {
+            b.iter_batched(
+                || {
+                    let one = turns.next().unwrap();
+                    set.remove(one.key());
+                    set.insert(one);
+                },
+                |()| once(&mut stack, request()),
+                criterion::BatchSize::PerIteration,
+            );
+        });
+        group.bench_function(BenchmarkId::new("a layer and its first call", n), |b| {
+            b.iter_with_large_drop(|| {
+                let mut stack = LoadBalanceLayer::new(set.clone()).layer(Client);
+                once(&mut stack, request());
+                stack
+            });
+        });
+    }
+}
+
+/// As `changes`, for rules that work something out for a set.
+fn tables<R: Rule>(c: &mut Criterion, name: &str, rule: impl Fn() -> R) {
+    let mut group = c.benchmark_group("balance");
+    let set = endpoints(10_000);
+    let mut stack = LoadBalanceLayer::new(set.clone()).rule(rule()).layer(Client);
+    for _ in 0..20_000 {
+        once(&mut stack, request());
+    }
+    let all = set.snapshot().endpoints().to_vec();
+    let mut turns = (0..).map(|turn: usize| all[turn * 7_919 % all.len()].clone());
+    group.bench_function(
+        BenchmarkId::new(format!("remove, call, insert, call: {name}"), 10_000),
+        |b| {
+            b.iter_batched(
+                || turns.next().unwrap(),
+                |one| {
+                    set.remove(one.key());
+                    once(&mut stack, request());
+                    set.insert(one);
+                    once(&mut stack, request())
+                },
+                criterion::BatchSize::PerIteration,
+            );
+        },
+    );
+    group.bench_function(
+        BenchmarkId::new(format!("a layer and its first call: {name}"), 10_000),
+        |b| {
+            b.iter_with_large_drop(|| {
+                let mut stack = LoadBalanceLayer::new(set.clone()).rule(rule()).layer(Client);
+                once(&mut stack, request());
+                stack
+            });
+        },
+    );
 }
 
 criterion_group!(benches, balance);

@@ -33,17 +33,17 @@ pub(super) async fn drain(pool: &Pool, key: &str, limit: Duration) -> Drained {
     let until = now.checked_add(limit);
     let settled = now + SETTLE.min(limit);
     let mut held = Held(Some(endpoint));
-    let watch = counters.watch();
+    let last = counters.await_last();
     // Once the endpoint has gone, what is left of it is waited for.
     let mut is_in = true;
     loop {
         // They hear of all that comes after this.
-        let mut ended = pin!(watch.ended());
+        let mut ended = pin!(last.ended());
         let mut changed = pin!(pool.endpoints().changed());
         if is_in {
             is_in = held.follow(pool, key, &counters);
         }
-        let (left, now) = (watch.in_flight(), Instant::now());
+        let (left, now) = (last.in_flight(), Instant::now());
         let is_late = until.is_some_and(|until| until <= now);
         if is_late || left == 0 && settled <= now {
             if is_in {

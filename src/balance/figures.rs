@@ -13,7 +13,10 @@ use tokio::{
     time::{Duration, Instant},
 };
 
-use super::load::{Load, Open, Sample};
+use super::{
+    load::{Load, Open, Sample},
+    outlier::{Hub, Outcome, Ticket, Watch},
+};
 use crate::call::{Attempt, AttemptOutcome, Endpoint, Verdict, scope};
 
 /// The live counters of one endpoint. What a pick looks at comes first, in one line of the processor's cache.
@@ -34,19 +37,21 @@ pub(super) struct Counters {
     response_nanos: AtomicU64,
     /// When an attempt started or ended last.
     changed: AtomicU64,
+    /// Where outliers are ejected.
+    watch: OnceLock<Arc<Watch>>,
     /// How many wait for the last attempt to end.
-    watched: AtomicU32,
+    awaited: AtomicU32,
 }
 
-/// The last attempt at an endpoint has ended that somebody watches. That happens so seldom that all of them share one, and look
-/// whether it was theirs: an endpoint need not carry its own.
+/// The last attempt at an endpoint has ended, and somebody awaits that. It is so seldom that all of them share one, and
+/// look whether it was theirs: an endpoint need not carry its own.
 static ENDED: Notify = Notify::const_new();
 
 /// Somebody waits for the last attempt to end, while this lives.
 #[derive(Debug)]
-pub(super) struct Watch<'a>(&'a Counters);
+pub(super) struct AwaitLast<'a>(&'a Counters);
 
-impl Watch<'_> {
+impl AwaitLast<'_> {
     /// Completes when nothing is in flight, if that comes after this was called. There may be other reasons.
     pub(super) fn ended(&self) -> Notified<'static> {
         ENDED.notified()
@@ -58,9 +63,9 @@ impl Watch<'_> {
     }
 }
 
-impl Drop for Watch<'_> {
+impl Drop for AwaitLast<'_> {
     fn drop(&mut self) {
-        self.0.watched.fetch_sub(1, SeqCst);
+        self.0.awaited.fetch_sub(1, SeqCst);
     }
 }
 
@@ -110,6 +115,22 @@ impl Counters {
         self.instant(Duration::from_nanos(self.changed.load(Relaxed)))
     }
 
+    /// What is watched of it, if outliers are ejected.
+    pub(super) fn watch(&self) -> Option<&Arc<Watch>> {
+        self.watch.get()
+    }
+
+    #[inline]
+    pub(super) fn watched_by(&self, hub: &Arc<Hub>) -> &Watch {
+        self.watch.get_or_init(|| Arc::new(Watch::new(hub.clone())))
+    }
+
+    /// It has come back to the others, and is to get less than its part at first.
+    pub(super) fn begin_slowly(&self, now: Instant) {
+        self.load.settle();
+        self.load.join(self.nanos(now));
+    }
+
     /// What comes back is when that was.
     #[inline]
     fn begin(&self, now: Instant) -> u64 {
@@ -138,16 +159,16 @@ impl Counters {
 
     /// From here on the last one that ends says so.
     ///
-    /// An attempt ends and then looks whether it is watched; who watches says so and then looks what is in flight. As
+    /// An attempt ends and then looks whether it is awaited; who awaits it says so and then looks what is in flight. As
     /// these four are in one order, one of the two sees the other.
-    pub(super) fn watch(&self) -> Watch<'_> {
-        self.watched.fetch_add(1, SeqCst);
-        Watch(self)
+    pub(super) fn await_last(&self) -> AwaitLast<'_> {
+        self.awaited.fetch_add(1, SeqCst);
+        AwaitLast(self)
     }
 
     #[inline]
     fn say_that_one_has_ended(&self) {
-        if self.watched.load(SeqCst) != 0 && self.load.in_flight_now() == 0 {
+        if self.awaited.load(SeqCst) != 0 && self.load.in_flight_now() == 0 {
             ENDED.notify_waiters();
         }
     }
@@ -304,6 +325,8 @@ pub(super) struct Underway {
     decay: f32,
     /// Is it a part of a call that keeps a trail?
     recorded: bool,
+    /// Where outliers are ejected.
+    ticket: Ticket,
 }
 
 impl InFlight {
@@ -326,7 +349,17 @@ impl InFlight {
                 scope.set_had_a_choice(had_a_choice);
                 scope.keeps_trail()
             }),
+            ticket: Ticket::default(),
         }))
+    }
+
+    /// With what it was admitted as.
+    #[inline]
+    pub(super) fn watched(mut self, ticket: Ticket) -> Self {
+        if let Some(underway) = &mut self.0 {
+            underway.ticket = ticket;
+        }
+        self
     }
 
     /// Ends it. What comes back is what can be told of it; always, since it ends but once.
@@ -338,13 +371,14 @@ impl InFlight {
         underway
             .counters
             .end(verdict, end, underway.started, took, nanos, underway.decay);
+        underway.watch(Outcome::Verdict(verdict), now);
         Some(underway)
     }
 
     /// Given up.
     pub(super) fn abandon(mut self, now: Instant) {
         if let Some(underway) = self.0.take() {
-            underway.counters.abandon(underway.started, now, underway.decay);
+            underway.abandon(now);
         }
     }
 
@@ -363,21 +397,39 @@ impl InFlight {
 
     /// Ends it by a verdict that came later than the answer.
     pub(super) fn end_late(mut self, verdict: Verdict, answered: Instant, now: Instant) {
-        if let Some(Underway {
-            counters,
-            started,
-            decay,
-            ..
-        }) = self.0.take()
-        {
-            let took = counters.nanos(answered).saturating_sub(started);
+        if let Some(underway) = self.0.take() {
+            let Underway {
+                counters,
+                started,
+                decay,
+                ..
+            } = &underway;
+            let took = counters.nanos(answered).saturating_sub(*started);
             let nanos = counters.nanos(now);
-            counters.end(verdict, End::Answered, started, took, nanos, decay);
+            counters.end(verdict, End::Answered, *started, took, nanos, *decay);
+            underway.watch(Outcome::Verdict(verdict), now);
         }
     }
 }
 
 impl Underway {
+    fn abandon(&self, now: Instant) {
+        self.counters.abandon(self.started, now, self.decay);
+        let waited = self.counters.nanos(now).saturating_sub(self.started);
+        self.watch(Outcome::GivenUp(waited), now);
+    }
+
+    /// For the detector of outliers.
+    #[inline]
+    fn watch(&self, outcome: Outcome, now: Instant) {
+        if self.ticket == Ticket::default() {
+            return;
+        }
+        if let Some(watch) = self.counters.watch() {
+            watch.end(self.ticket, &self.counters, &self.endpoint, outcome, now);
+        }
+    }
+
     /// For the trail.
     pub(super) fn attempt(&self, now: Instant, outcome: AttemptOutcome) -> Attempt {
         let since_first = Duration::from_nanos(self.started);
@@ -395,7 +447,7 @@ impl Drop for InFlight {
     fn drop(&mut self) {
         if let Some(underway) = self.0.take() {
             let now = Instant::now();
-            underway.counters.abandon(underway.started, now, underway.decay);
+            underway.abandon(now);
             if !underway.recorded {
                 // Should it be dropped within another call, that one has no part in it.
                 return;
@@ -439,19 +491,19 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_an_attempt_is_told_while_somebody_watches() {
+    fn the_end_of_the_last_attempt_is_told_while_somebody_awaits_it() {
         let endpoint = Endpoint::new("http://a").unwrap();
         let counters = Arc::new(Counters::default());
         let begin = || InFlight::begin(endpoint.clone(), counters.clone(), Instant::now(), 1.0, false);
         let (one, two) = (begin(), begin());
-        let watch = counters.watch();
+        let watch = counters.await_last();
         let mut ended = tokio_test::task::spawn(watch.ended());
         drop(one);
         assert_eq!(watch.in_flight(), 1);
         drop(two);
         assert!(ended.poll().is_ready());
         drop(watch);
-        assert_eq!(counters.watched.load(Relaxed), 0);
+        assert_eq!(counters.awaited.load(Relaxed), 0);
     }
 
     #[test]

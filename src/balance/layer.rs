@@ -9,6 +9,7 @@ use tower_service::Service;
 use super::{
     figures::InFlight,
     handle::BalanceHandle,
+    outlier::OutlierEjection,
     pick::{Asked, pick},
     roster::{Pool, Roster},
     rule::{Ewma, Rule},
@@ -164,6 +165,15 @@ impl<R, C> LoadBalanceLayer<R, C> {
         self
     }
 
+    /// Leaves endpoints alone for a time that fail more than others. Default: none is. See [there](super::outlier).
+    ///
+    /// As the figures do, what is known of outliers belongs to all clones, services and handles of this layer, those that
+    /// were made before included. Given again, it begins anew.
+    pub fn outliers(self, outliers: OutlierEjection) -> Self {
+        self.balance.pool.eject(outliers);
+        self
+    }
+
     /// Which `Host` header requests carry. Default: the endpoint's.
     pub fn host_header(mut self, host: HostHeader) -> Self {
         self.balance.settings.host = host;
@@ -235,20 +245,23 @@ impl<R, C> Balance<R, C> {
         let in_flight = {
             let roster = self.pool.roster();
             let rule = &*self.rule;
-            let Some(entry) = pick(rule, &roster, &self.pool.stats, &request, &asked, now) else {
+            let decay = rule.decay().as_secs_f32();
+            let Some((entry, ticket)) = pick(rule, &self.pool, &roster, &request, &asked, now) else {
                 let why = Nowhere::of(&roster);
                 return Start::Nowhere { request, why };
             };
-            request.send_to(&entry.endpoint, self.settings.host);
-            let decay = rule.decay().as_secs_f32();
             let had_a_choice = roster.has_another_than(entry);
-            InFlight::begin(
+            // Before code of others is called, which may panic: this gives back what was taken.
+            let in_flight = InFlight::begin(
                 entry.endpoint.clone(),
                 entry.counters.clone(),
                 now,
                 decay,
                 had_a_choice,
             )
+            .watched(ticket);
+            request.send_to(&entry.endpoint, self.settings.host);
+            in_flight
         };
         Start::Calling(service.call(request), in_flight)
     }

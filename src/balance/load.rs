@@ -66,7 +66,7 @@ impl Load {
 
     #[inline]
     pub(super) fn end(&self, started: u64) {
-        // In one order with what it says to those who wait for the last one: see `Counters::watch`.
+        // In one order with what it says to those who wait for the last one: see `Counters::await_last`.
         self.open.fetch_sub(start(started), SeqCst);
     }
 

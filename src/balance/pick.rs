@@ -1,9 +1,12 @@
 //! The pick of one attempt: what the layers above want, what health says, and what the rule chooses.
 
+use std::sync::Arc;
+
 use tokio::time::Instant;
 
 use super::{
-    roster::{Entry, Roster},
+    outlier::Ticket,
+    roster::{Entry, Pool, Roster},
     rule::{Candidates, Rule},
     stats::RibbonStats,
 };
@@ -27,9 +30,39 @@ impl Asked {
     }
 }
 
-/// The entry that the next attempt goes to. `None`: there is none, or the rule wants none.
+/// How often it is chosen again if somebody else was faster in sending the one call there that may go.
+const CHOICES: u32 = 3;
+
+/// The entry that the next attempt goes to, and what it is for the detector of outliers. `None`: there is none, or the rule
+/// wants none.
 #[inline]
 pub(super) fn pick<'a, R: Rule + ?Sized>(
+    rule: &R,
+    pool: &Pool,
+    roster: &'a Roster,
+    request: &dyn Addressed,
+    asked: &Asked,
+    now: Instant,
+) -> Option<(&'a Entry, Ticket)> {
+    let outliers = pool.outliers();
+    let (is_on, is_due) = outliers.is_on_and_due(now);
+    if is_due {
+        outliers.look(now, || Arc::clone(&pool.roster()));
+    }
+    let choose = || entry(rule, roster, &pool.stats, request, asked, now);
+    if is_on {
+        for _ in 0..CHOICES {
+            let entry = choose()?;
+            if let Some(ticket) = outliers.admit(&entry.counters, &entry.endpoint, now) {
+                return Some((entry, ticket));
+            }
+        }
+    }
+    Some((choose()?, Ticket::default()))
+}
+
+#[inline]
+fn entry<'a, R: Rule + ?Sized>(
     rule: &R,
     roster: &'a Roster,
     stats: &RibbonStats,

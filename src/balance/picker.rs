@@ -7,6 +7,7 @@ use tokio::time::Instant;
 use super::{
     figures::{End, InFlight},
     handle::BalanceHandle,
+    outlier::OutlierEjection,
     pick::{Asked, pick},
     roster::Pool,
     rule::Rule,
@@ -56,14 +57,22 @@ impl<R: Rule> Picker<R> {
         self
     }
 
+    /// Leaves endpoints alone for a time that fail more than others. See
+    /// [`LoadBalanceLayer`](super::LoadBalanceLayer::outliers). With a [seed](super::OutlierEjectionBuilder::seeded) it
+    /// does the same again if it is told the same.
+    pub fn outliers(self, outliers: OutlierEjection) -> Self {
+        self.pool.eject(outliers);
+        self
+    }
+
     /// Where this request is to go now. `None`: the set is empty, or the rule chooses none of it.
     ///
     /// The time must not go back by much: what is told of the past counts as now.
     pub fn pick(&self, request: &impl Addressed, now: Instant) -> Option<Picked> {
         let roster = self.pool.roster();
         let asked = Asked::read();
-        let entry = pick(&*self.rule, &roster, &self.pool.stats, request, &asked, now)?;
         let decay = self.rule.decay().as_secs_f32();
+        let (entry, ticket) = pick(&*self.rule, &self.pool, &roster, request, &asked, now)?;
         let endpoint = entry.endpoint.clone();
         Some(Picked {
             in_flight: InFlight::begin(
@@ -72,7 +81,8 @@ impl<R: Rule> Picker<R> {
                 now,
                 decay,
                 roster.has_another_than(entry),
-            ),
+            )
+            .watched(ticket),
             endpoint,
         })
     }

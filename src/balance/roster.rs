@@ -1,71 +1,135 @@
 //! The endpoints that may be picked, each with its counters.
-#![expect(
-    clippy::disallowed_types,
-    reason = "a std lock guards the rebuilding of the roster after a change of the set; other picks take no lock"
-)]
+//!
+//! A roster is a list of chunks, which the next one shares but for those that a change is about. Whoever changes the set
+//! makes it; a pick reads the latest.
 
 use std::{
     collections::HashMap,
+    hash::{Hash, Hasher},
+    mem,
+    ops::Deref,
     sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
 };
 
 use arc_swap::{ArcSwap, Guard};
 
-use super::{figures::Counters, stats::RibbonStats};
-use crate::call::{Affinity, Endpoint, Endpoints, Snapshot};
+use super::{
+    figures::Counters,
+    outlier::{Hub, OutlierEjection},
+    stats::RibbonStats,
+};
+use crate::call::{Affinity, Delta, Endpoint, Endpoints, Follower, Member};
 
 /// What a layer and all its services share: the set, and the roster made from it.
 #[derive(Debug)]
 pub(super) struct Pool {
-    shared: Arc<Shared>,
+    endpoints: Endpoints,
+    rosters: Arc<Rosters>,
     pub(super) stats: RibbonStats,
 }
 
+/// Follows the set.
 #[derive(Debug)]
-struct Shared {
-    endpoints: Endpoints,
-    roster: ArcSwap<Roster>,
-    rebuilding: Mutex<()>,
+struct Rosters {
+    latest: ArcSwap<Roster>,
+    outliers: Arc<Hub>,
+}
+
+impl Drop for Rosters {
+    fn drop(&mut self) {
+        // Attempts that are still under way keep no veto.
+        self.outliers.switch_off();
+    }
 }
 
 /// One state of the set, with the counters of its endpoints.
 #[derive(Debug)]
 pub(super) struct Roster {
     id: u64,
-    source: Arc<Snapshot>,
-    entries: Box<[Entry]>,
-    /// The places of the endpoints of each zone, in the order in which the zones occur. Those without one share one.
-    zones: Box<[Box<[usize]>]>,
+    pool: u64,
+    resolved: bool,
+    /// Has anybody looked at it?
+    seen: AtomicBool,
+    /// How many have come since somebody looked.
+    newcomers: usize,
+    len: usize,
+    links: Box<[Link]>,
+    /// In which chunk every so manieth place is: see [`STRIDE`].
+    signposts: Box<[u32]>,
+    zones: OnceLock<Zones>,
 }
 
-/// No two rosters of a process have the same number, be they of one set or not.
-static NEXT_ID: AtomicU64 = AtomicU64::new(0);
-
+/// A chunk in the list.
 #[derive(Debug, Clone)]
+struct Link {
+    /// The place of its first.
+    start: usize,
+    /// The number of its first.
+    first: u64,
+    chunk: Chunk,
+}
+
+/// Some endpoints that stand one after the other; at least one.
+type Chunk = Arc<[Entry]>;
+
+#[derive(Debug)]
 pub(super) struct Entry {
     pub(super) endpoint: Endpoint,
-    pub(super) counters: Arc<Counters>,
-    /// Which of [`Roster::zones`] it is in.
-    pub(super) zone: usize,
+    pub(super) counters: Lazy,
+    /// The order of the set is that of the numbers.
+    number: u64,
     /// Of its key.
     pub(super) hash: Affinity,
     /// Did most of the others come before it?
     pub(super) late: bool,
 }
 
+/// Counters, made when somebody looks: of a large set many are never looked at.
+#[derive(Debug, Default)]
+pub(super) struct Lazy(OnceLock<Arc<Counters>>);
+
+/// Which endpoints are in which zone. Those without one share one.
+#[derive(Debug)]
+struct Zones {
+    /// Of the endpoint at each place.
+    of: Box<[u32]>,
+    /// The places of the endpoints of each, in the order in which the zones occur.
+    places: Box<[Box<[usize]>]>,
+}
+
+/// An endpoint of a pool, to be found again in its later rosters.
+#[derive(Debug)]
+pub(super) struct Seat {
+    number: u64,
+    /// Its place, and above it the lower half of the id of the roster in which it was looked up last.
+    known: AtomicU64,
+}
+
+/// So many endpoints are in a chunk at most. A change copies one, and the list of all: with ten thousand both take
+/// about as long.
+const MOST: usize = if cfg!(test) { 8 } else { 128 };
+/// One with fewer takes in its neighbor, unless it is the last.
+const LEAST: usize = MOST / 4;
+const STRIDE: usize = MOST / 2;
+
+/// No two rosters of a process have the same number, be they of one set or not. Nor have pools.
+static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+
 impl Pool {
     pub(super) fn new(endpoints: Endpoints) -> Self {
-        let roster = Roster::new(endpoints.snapshot(), &[]);
-        let shared = Shared {
-            endpoints,
-            roster: ArcSwap::from_pointee(roster),
-            rebuilding: Mutex::new(()),
-        };
+        let rosters = endpoints.followed_by(|members, resolved| {
+            let entries = members.map(|(number, endpoint)| Entry::new(endpoint.clone(), number, false));
+            Rosters {
+                latest: ArcSwap::from_pointee(Roster::new(entries, resolved)),
+                outliers: Arc::default(),
+            }
+        });
         Pool {
-            shared: Arc::new(shared),
+            endpoints,
+            rosters,
             stats: RibbonStats::default(),
         }
     }
@@ -73,107 +137,126 @@ impl Pool {
     /// The same set and the same counters, read in another way.
     pub(super) fn with(&self, stats: RibbonStats) -> Self {
         Pool {
-            shared: self.shared.clone(),
+            endpoints: self.endpoints.clone(),
+            rosters: self.rosters.clone(),
             stats,
         }
     }
 
+    /// Ejects outliers from now on, by these settings.
+    pub(super) fn eject(&self, outliers: OutlierEjection) {
+        self.rosters.outliers.switch_on(outliers);
+    }
+
+    #[inline]
+    pub(super) fn outliers(&self) -> &Arc<Hub> {
+        &self.rosters.outliers
+    }
+
     pub(super) fn endpoints(&self) -> &Endpoints {
-        &self.shared.endpoints
+        &self.endpoints
     }
 
     /// The roster of the latest state of the set that was published before this call.
     #[inline]
     pub(super) fn roster(&self) -> Guard<Arc<Roster>> {
-        let roster = self.shared.roster.load();
-        if roster.source.version() == self.shared.endpoints.version() {
-            roster
-        } else {
-            self.shared.rebuild()
+        let roster = self.rosters.latest.load();
+        if !roster.seen.load(Relaxed) {
+            roster.seen.store(true, Relaxed);
         }
+        roster
     }
 }
 
-impl Shared {
-    /// Whoever picks first after a change makes the new roster; the others wait for it, since the old one may hold
-    /// an endpoint that has been taken out.
-    #[cold]
-    fn rebuild(&self) -> Guard<Arc<Roster>> {
-        let _rebuilding = self.rebuilding.lock().unwrap_or_else(PoisonError::into_inner);
-        let old = self.roster.load();
-        if old.source.version() == self.endpoints.version() {
-            return old;
-        }
-        self.roster
-            .store(Arc::new(Roster::new(self.endpoints.snapshot(), &old.entries)));
-        self.roster.load()
+impl Follower for Rosters {
+    fn follow(&self, deltas: &[Delta]) {
+        let next = self.latest.load().after(deltas);
+        self.latest.store(Arc::new(next));
+        self.outliers.set_changed();
     }
 }
 
 impl Roster {
-    /// An endpoint whose key was in the roster before keeps its counters; those of the others go with the old roster.
-    fn new(source: Arc<Snapshot>, old: &[Entry]) -> Self {
-        let mut survivors = Survivors::new(old);
-        let mut newcomers = Vec::new();
-        let mut entries: Box<[Entry]> = source
-            .endpoints()
-            .iter()
-            .enumerate()
-            .map(|(place, endpoint)| match survivors.take(endpoint) {
-                Some(before) => Entry {
-                    endpoint: endpoint.clone(),
-                    ..before.clone()
-                },
-                None => {
-                    newcomers.push(place);
-                    Entry {
-                        endpoint: endpoint.clone(),
-                        counters: Arc::default(),
-                        zone: 0,
-                        hash: Affinity::of(endpoint.key()),
-                        late: false,
-                    }
-                }
-            })
-            .collect();
-        if newcomers.len() * 2 <= entries.len() {
-            for place in newcomers {
-                if let Some(entry) = entries.get_mut(place) {
-                    entry.late = true;
-                }
-            }
-        }
-        let mut roster = Roster {
-            id: NEXT_ID.fetch_add(1, Relaxed),
-            source,
-            entries,
-            zones: Box::default(),
-        };
-        roster.sort_into_zones();
-        roster
+    fn new(entries: impl ExactSizeIterator<Item = Entry>, resolved: bool) -> Self {
+        let newcomers = entries.len();
+        let mut links = Links::default();
+        links.add(entries);
+        let pool = NEXT_ID.fetch_add(1, Relaxed);
+        Roster::of(links, pool, resolved, newcomers)
     }
 
-    /// As in Ribbon names of zones that differ in upper and lower case alone are one.
-    fn sort_into_zones(&mut self) {
-        let mut by_name: HashMap<Option<String>, usize> = HashMap::new();
-        let mut zones: Vec<Vec<usize>> = Vec::new();
-        for (place, entry) in self.entries.iter_mut().enumerate() {
-            let name = entry.endpoint.zone().map(str::to_ascii_lowercase);
-            entry.zone = *by_name.entry(name).or_insert_with(|| {
-                zones.push(Vec::new());
-                zones.len() - 1
-            });
-            if let Some(zone) = zones.get_mut(entry.zone) {
-                zone.push(place);
+    fn of(links: Links, pool: u64, resolved: bool, newcomers: usize) -> Self {
+        let Links { links, len } = links;
+        let mut signposts = Vec::new();
+        if links.len() > 1 {
+            let next_starts = links.iter().skip(1).map(|next| next.start).chain([len]);
+            for (index, next_start) in (0..).zip(next_starts) {
+                signposts.resize(next_start.div_ceil(STRIDE), index);
             }
         }
-        self.zones = zones.into_iter().map(Vec::into_boxed_slice).collect();
+        Roster {
+            id: NEXT_ID.fetch_add(1, Relaxed),
+            pool,
+            resolved,
+            seen: AtomicBool::new(false),
+            newcomers,
+            len,
+            links: links.into(),
+            signposts: signposts.into(),
+            zones: OnceLock::new(),
+        }
+    }
+
+    /// The state that follows. An endpoint that stays, if under another description or in another place, keeps its
+    /// counters; those of the others go with the old roster.
+    fn after(&self, deltas: &[Delta]) -> Self {
+        let came = deltas
+            .iter()
+            .filter(|delta| matches!(delta, Delta::Came(_)))
+            .count();
+        let went = deltas
+            .iter()
+            .filter(|delta| matches!(delta, Delta::Went(_)))
+            .count();
+        let newcomers = came
+            + if self.seen.load(Relaxed) {
+                0
+            } else {
+                self.newcomers
+            };
+        let late = newcomers * 2 <= (self.len + came).saturating_sub(went);
+        let mut draft = Draft::new(&self.links);
+        for delta in deltas {
+            match delta {
+                Delta::Came(Member { number, endpoint }) => {
+                    draft.append(Entry::new(endpoint.clone(), *number, late));
+                }
+                Delta::Went(number) => {
+                    draft.take(*number);
+                }
+                Delta::Became(number, now) if *number == now.number => {
+                    if let Some(entry) = draft.get_mut(*number) {
+                        entry.endpoint = now.endpoint.clone();
+                    }
+                }
+                Delta::Became(number, now) => {
+                    if let Some(old) = draft.take(*number) {
+                        draft.append(Entry {
+                            endpoint: now.endpoint.clone(),
+                            number: now.number,
+                            ..old
+                        });
+                    }
+                }
+            }
+        }
+        Roster::of(draft.into_links(), self.pool, true, newcomers)
     }
 
     /// Is there another endpoint than this one that may be picked? Mostly one of the first two is.
+    #[inline]
     pub(super) fn has_another_than(&self, entry: &Entry) -> bool {
-        self.entries
-            .iter()
+        self.iter()
             .any(|other| !std::ptr::eq(other, entry) && other.endpoint.eligibility().is_eligible())
     }
 
@@ -181,84 +264,328 @@ impl Roster {
         self.id
     }
 
+    /// Which pool this is a state of.
+    pub(super) fn pool(&self) -> u64 {
+        self.pool
+    }
+
+    /// The places of the endpoints of each zone.
     pub(super) fn zones(&self) -> &[Box<[usize]>] {
-        &self.zones
+        &self.sorted_into_zones().places
+    }
+
+    /// The zone of the one at this place.
+    pub(super) fn zone(&self, place: usize) -> usize {
+        let zone = self.sorted_into_zones().of.get(place);
+        zone.map_or(usize::MAX, |&zone| zone as usize)
+    }
+
+    fn sorted_into_zones(&self) -> &Zones {
+        self.zones
+            .get_or_init(|| Zones::of(self.iter().map(|entry| &entry.endpoint)))
     }
 
     pub(super) fn len(&self) -> usize {
-        self.entries.len()
+        self.len
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.len == 0
     }
 
     /// All, in the order of the set.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
-        self.entries.iter()
+        self.links.iter().flat_map(|link| link.chunk.iter())
     }
 
     /// The one at this place.
     #[inline]
     pub(super) fn get(&self, place: usize) -> Option<&Entry> {
-        self.entries.get(place)
+        if let [only] = &*self.links {
+            return only.chunk.get(place);
+        }
+        let signpost = *self.signposts.get(place / STRIDE)? as usize;
+        let mut rest = self.links.get(signpost..)?.iter();
+        let mut link = rest.next()?;
+        // There are at least some in each chunk, so it is one of the next few.
+        for next in rest {
+            if next.start > place {
+                break;
+            }
+            link = next;
+        }
+        link.chunk.get(place - link.start)
+    }
+
+    /// The endpoint at this place, to be found again.
+    pub(super) fn seat(&self, place: usize) -> Option<Seat> {
+        Some(Seat {
+            number: self.get(place)?.number,
+            known: AtomicU64::new(self.known(place)),
+        })
+    }
+
+    /// Where the one with this number is. None: it has gone.
+    fn place_of(&self, number: u64) -> Option<usize> {
+        let after = self.links.partition_point(|link| link.first <= number);
+        let link = self.links.get(after.checked_sub(1)?)?;
+        let found = link.chunk.binary_search_by_key(&number, |entry| entry.number);
+        Some(link.start + found.ok()?)
+    }
+
+    /// A place, and that it is one of this roster.
+    fn known(&self, place: usize) -> u64 {
+        self.id << 32 | (place as u64).min(NOWHERE)
     }
 
     pub(super) fn resolved(&self) -> bool {
-        self.source.resolved()
+        self.resolved
     }
 
     /// The entry of this endpoint, or of the one that has its key now. Looks at all: it is for retries, not for each
     /// call.
     pub(super) fn find(&self, endpoint: &Endpoint) -> Option<&Entry> {
-        let same = self.entries.iter().find(|entry| entry.endpoint == *endpoint);
+        let same = self.iter().find(|entry| entry.endpoint == *endpoint);
         same.or_else(|| self.find_key(endpoint.key()))
     }
 
     pub(super) fn find_key(&self, key: &str) -> Option<&Entry> {
-        self.entries.iter().find(|entry| entry.endpoint.key() == key)
+        self.iter().find(|entry| entry.endpoint.key() == key)
     }
 }
 
-/// The counters of the roster before, asked for in the order of the new one.
-struct Survivors<'a> {
-    old: &'a [Entry],
-    /// Where the next one is expected: most changes leave most of the order as it was.
-    next: usize,
-    /// Made when one is not where it is expected.
-    by_key: Option<HashMap<&'a str, &'a Entry>>,
-}
+/// As a place: it has gone.
+const NOWHERE: u64 = u32::MAX as u64;
 
-impl<'a> Survivors<'a> {
-    fn new(old: &'a [Entry]) -> Self {
-        Survivors {
-            old,
-            next: 0,
-            by_key: None,
+impl Seat {
+    /// Where it is in this roster, which is one of its pool. None: it has gone. It is looked up once for each roster.
+    #[inline]
+    pub(super) fn place(&self, roster: &Roster) -> Option<usize> {
+        let mut known = self.known.load(Relaxed);
+        if known >> 32 != roster.id & NOWHERE {
+            known = self.look_up(roster);
+        }
+        match known & NOWHERE {
+            NOWHERE => None,
+            place => Some(place as usize),
         }
     }
 
-    fn take(&mut self, endpoint: &Endpoint) -> Option<&'a Entry> {
-        // One further, if the expected one has been taken out.
-        for place in [self.next, self.next + 1] {
-            if let Some(entry) = self.old.get(place).filter(|entry| entry.endpoint == *endpoint) {
-                self.next = place + 1;
-                return Some(entry);
+    #[cold]
+    fn look_up(&self, roster: &Roster) -> u64 {
+        let place = roster.place_of(self.number);
+        let known = roster.known(place.unwrap_or(usize::MAX));
+        self.known.store(known, Relaxed);
+        known
+    }
+}
+
+impl Entry {
+    fn new(endpoint: Endpoint, number: u64, late: bool) -> Self {
+        Entry {
+            hash: endpoint.affinity(),
+            endpoint,
+            counters: Lazy::default(),
+            number,
+            late,
+        }
+    }
+}
+
+/// For the next roster. It must have the same counters, so that they are made now at the latest.
+impl Clone for Entry {
+    fn clone(&self) -> Self {
+        Entry {
+            endpoint: self.endpoint.clone(),
+            counters: Lazy(OnceLock::from(Arc::clone(&self.counters))),
+            ..*self
+        }
+    }
+}
+
+impl Lazy {
+    /// Where several threads come at once, what one has made counts; none waits for another.
+    #[cold]
+    fn make(&self) -> &Arc<Counters> {
+        let counters = Arc::default();
+        self.0.get_or_init(|| counters)
+    }
+}
+
+impl Deref for Lazy {
+    type Target = Arc<Counters>;
+
+    #[inline]
+    fn deref(&self) -> &Arc<Counters> {
+        match self.0.get() {
+            Some(counters) => counters,
+            None => self.make(),
+        }
+    }
+}
+
+/// The list of a new roster, from its beginning.
+#[derive(Default)]
+struct Links {
+    links: Vec<Link>,
+    len: usize,
+}
+
+impl Links {
+    /// Chunks of these, about as large as one another.
+    fn add(&mut self, mut entries: impl ExactSizeIterator<Item = Entry>) {
+        let mut chunks = entries.len().div_ceil(MOST);
+        while let Some(size) = entries.len().checked_div(chunks) {
+            let chunk: Chunk = entries.by_ref().take(size).collect();
+            if let Some(first) = chunk.first().map(|entry| entry.number) {
+                self.push(first, chunk);
+            }
+            chunks -= 1;
+        }
+    }
+
+    fn push(&mut self, first: u64, chunk: Chunk) {
+        let start = self.len;
+        self.len += chunk.len();
+        self.links.push(Link { start, first, chunk });
+    }
+}
+
+/// A roster while it is changed.
+struct Draft<'a> {
+    links: &'a [Link],
+    /// What became of each of these, and then what has come behind the last.
+    parts: Vec<Part<'a>>,
+}
+
+#[derive(Default)]
+struct Part<'a> {
+    /// As it was; none, if it has been opened.
+    link: Option<&'a Link>,
+    entries: Vec<Entry>,
+}
+
+impl Part<'_> {
+    fn len(&self) -> usize {
+        self.link.map_or(self.entries.len(), |link| link.chunk.len())
+    }
+
+    fn open(&mut self) -> &mut Vec<Entry> {
+        if let Some(link) = self.link.take() {
+            // One more may be on its way.
+            self.entries.reserve_exact(link.chunk.len() + 1);
+            self.entries.extend(link.chunk.iter().cloned());
+        }
+        &mut self.entries
+    }
+}
+
+impl<'a> Draft<'a> {
+    fn new(links: &'a [Link]) -> Self {
+        let part = |link| Part {
+            link: Some(link),
+            entries: Vec::new(),
+        };
+        Draft {
+            links,
+            parts: links.iter().map(part).collect(),
+        }
+    }
+
+    /// Puts it behind all others. Its number is above theirs.
+    fn append(&mut self, entry: Entry) {
+        if self.parts.last().is_none_or(|last| last.len() >= MOST) {
+            self.parts.push(Part::default());
+        }
+        if let Some(last) = self.parts.last_mut() {
+            last.open().push(entry);
+        }
+    }
+
+    fn find(&mut self, number: u64) -> Option<(&mut Vec<Entry>, usize)> {
+        let after = self.links.partition_point(|link| link.first <= number);
+        let (old, new) = self.parts.split_at_mut_checked(self.links.len())?;
+        let old = after.checked_sub(1).and_then(|index| old.get_mut(index));
+        old.into_iter().chain(new).find_map(|part| {
+            let entries = part.open();
+            let at = entries.binary_search_by_key(&number, |entry| entry.number).ok()?;
+            Some((entries, at))
+        })
+    }
+
+    fn take(&mut self, number: u64) -> Option<Entry> {
+        let (entries, at) = self.find(number)?;
+        Some(entries.remove(at))
+    }
+
+    fn get_mut(&mut self, number: u64) -> Option<&mut Entry> {
+        let (entries, at) = self.find(number)?;
+        entries.get_mut(at)
+    }
+
+    fn into_links(self) -> Links {
+        let mut links = Links::default();
+        links.links.reserve_exact(self.parts.len());
+        // What is too little for a chunk goes to the next.
+        let mut little = Vec::new();
+        for mut part in self.parts {
+            match part.link {
+                Some(link) if little.is_empty() => links.push(link.first, link.chunk.clone()),
+                _ if little.is_empty() => little = mem::take(part.open()),
+                _ => little.append(part.open()),
+            }
+            if little.len() >= LEAST {
+                links.add(mem::take(&mut little).into_iter());
             }
         }
-        let old = self.old;
-        let by_key = self
-            .by_key
-            .get_or_insert_with(|| old.iter().map(|entry| (entry.endpoint.key(), entry)).collect());
-        // If it has a new description in its old place, the one after it is expected next.
-        let found = by_key.get(endpoint.key()).copied();
-        if old
-            .get(self.next)
-            .is_some_and(|entry| entry.endpoint.key() == endpoint.key())
-        {
-            self.next += 1;
+        links.add(little.into_iter());
+        links
+    }
+}
+
+impl Zones {
+    fn of<'a>(endpoints: impl Iterator<Item = &'a Endpoint>) -> Self {
+        let mut by_name: HashMap<Zone<'_>, u32> = HashMap::new();
+        let mut places: Vec<Vec<usize>> = Vec::new();
+        let mut of = Vec::new();
+        for (place, endpoint) in endpoints.enumerate() {
+            let next = places.len() as u32;
+            let zone = *by_name.entry(Zone(endpoint.zone())).or_insert(next);
+            if zone == next {
+                places.push(Vec::new());
+            }
+            if let Some(places) = places.get_mut(zone as usize) {
+                places.push(place);
+            }
+            of.push(zone);
         }
-        found
+        Zones {
+            of: of.into(),
+            places: places.into_iter().map(Vec::into_boxed_slice).collect(),
+        }
+    }
+}
+
+/// The name of a zone, or that there is none. As in Ribbon names that differ in upper and lower case alone are one.
+struct Zone<'a>(Option<&'a str>);
+
+impl PartialEq for Zone<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        match (self.0, other.0) {
+            (Some(one), Some(other)) => one.eq_ignore_ascii_case(other),
+            (one, other) => one == other,
+        }
+    }
+}
+
+impl Eq for Zone<'_> {}
+
+impl Hash for Zone<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_usize(self.0.map_or(0, |name| name.len() + 1));
+        for byte in self.0.unwrap_or_default().bytes() {
+            state.write_u8(byte.to_ascii_lowercase());
+        }
     }
 }
 
@@ -345,5 +672,181 @@ mod tests {
         assert!(Arc::ptr_eq(&before, &pool.roster()));
         set.insert(endpoint("http://b"));
         assert!(!Arc::ptr_eq(&before, &pool.roster()));
+    }
+
+    /// Whatever is made of it, a roster is a list.
+    fn check(roster: &Roster, expected: &[Endpoint]) {
+        assert!(roster.iter().map(|entry| &entry.endpoint).eq(expected));
+        assert!(
+            roster
+                .iter()
+                .all(|entry| entry.hash == Affinity::of(entry.endpoint.key()))
+        );
+        assert_eq!(
+            (roster.len(), roster.is_empty()),
+            (expected.len(), expected.is_empty())
+        );
+        for place in 0..expected.len() + 2 * MOST {
+            let found = roster.get(place).map(|entry| &entry.endpoint);
+            assert_eq!(found, expected.get(place), "at {place}");
+            if let Some(seat) = roster.seat(place) {
+                assert_eq!(
+                    (seat.place(roster), roster.place_of(seat.number)),
+                    (Some(place), Some(place))
+                );
+            }
+        }
+        let sizes: Vec<_> = roster.links.iter().map(|link| link.chunk.len()).collect();
+        let all_but_the_last = sizes.iter().rev().skip(1);
+        assert!(all_but_the_last.copied().all(|size| size >= LEAST), "{sizes:?}");
+        assert!(sizes.iter().all(|size| (1..=MOST).contains(size)), "{sizes:?}");
+    }
+
+    #[derive(Debug, Clone)]
+    enum Op {
+        Insert(u8, u32),
+        Remove(u8),
+        RemoveRange(u8, u8),
+        Replace(Vec<u8>),
+        Look(usize),
+        LookAtAll,
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        let key = || 0..60_u8;
+        prop_oneof![
+            8 => (key(), 1..3_u32).prop_map(|(key, weight)| Op::Insert(key, weight)),
+            8 => key().prop_map(Op::Remove),
+            1 => (key(), key()).prop_map(|(from, to)| Op::RemoveRange(from, to)),
+            1 => prop::collection::vec(key(), 0..60).prop_map(Op::Replace),
+            6 => any::<prop::sample::Index>().prop_map(|place| Op::Look(place.index(60))),
+            1 => Just(Op::LookAtAll),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn a_roster_is_the_list_that_the_set_is_and_counters_follow_keys(
+            first in prop::collection::vec(0..60_u8, 0..60),
+            ops in prop::collection::vec(op(), 0..60),
+        ) {
+            let make = |key: u8, weight| {
+                Endpoint::builder(format!("http://h{key}")).weight(weight).build().unwrap()
+            };
+            let set: Endpoints = first.into_iter().map(|key| make(key, 1)).collect();
+            let pool = Pool::new(set.clone());
+            // What has been seen, and where the first of each was found.
+            let mut counters: HashMap<String, Arc<Counters>> = HashMap::new();
+            let mut seats: HashMap<String, Seat> = HashMap::new();
+            for op in ops {
+                match op {
+                    Op::Insert(key, weight) => set.insert(make(key, weight)),
+                    Op::Remove(key) => {
+                        set.remove(&format!("http://h{key}"));
+                    }
+                    Op::RemoveRange(from, to) => {
+                        for key in from..to {
+                            set.remove(&format!("http://h{key}"));
+                        }
+                    }
+                    Op::Replace(keys) => {
+                        // Numbers go by the order, so that seats are for changes that leave it alone.
+                        seats.clear();
+                        set.replace(keys.into_iter().map(|key| make(key, 1)));
+                    }
+                    Op::Look(place) => {
+                        let roster = pool.roster();
+                        if let Some(entry) = roster.get(place) {
+                            let key = entry.endpoint.key().to_owned();
+                            let known = counters.entry(key.clone()).or_insert_with(|| Arc::clone(&entry.counters));
+                            prop_assert!(Arc::ptr_eq(known, &entry.counters));
+                            seats.entry(key).or_insert_with(|| roster.seat(place).unwrap());
+                        }
+                    }
+                    Op::LookAtAll => {
+                        for entry in pool.roster().iter() {
+                            let known = counters.entry(entry.endpoint.key().to_owned());
+                            let known = known.or_insert_with(|| Arc::clone(&entry.counters));
+                            prop_assert!(Arc::ptr_eq(known, &entry.counters));
+                        }
+                    }
+                }
+                let snapshot = set.snapshot();
+                let roster = pool.roster();
+                check(&roster, snapshot.endpoints());
+                let place_of = |key: &str| snapshot.endpoints().iter().position(|one| one.key() == key);
+                for (key, seat) in &seats {
+                    prop_assert_eq!(seat.place(&roster), place_of(key));
+                }
+                seats.retain(|key, _| place_of(key).is_some());
+                counters.retain(|key, known| {
+                    let stays = place_of(key).is_some();
+                    assert!(stays || Arc::strong_count(known) == 1, "nothing is kept of {key}");
+                    stays
+                });
+            }
+            drop(pool);
+            prop_assert!(counters.values().all(|known| Arc::strong_count(known) == 1));
+        }
+    }
+
+    #[test]
+    fn a_change_leaves_all_chunks_but_one_alone() {
+        let set: Endpoints = (0..100).map(|n| endpoint(&format!("http://h{n}"))).collect();
+        let pool = Pool::new(set.clone());
+        let chunks = || -> Vec<_> {
+            pool.roster()
+                .links
+                .iter()
+                .map(|link| link.chunk.clone())
+                .collect()
+        };
+        let before = chunks();
+        set.remove("http://h50");
+        let after = chunks();
+        let is_new = |chunk: &&Chunk| !before.iter().any(|old| Arc::ptr_eq(old, chunk));
+        assert_eq!(after.iter().filter(is_new).count(), 1);
+        assert_eq!(after.len(), before.len());
+        let made = |chunk: &&Chunk| chunk.iter().any(|entry| entry.counters.0.get().is_some());
+        assert_eq!(
+            after.iter().filter(made).count(),
+            1,
+            "the others have not even counters yet"
+        );
+    }
+
+    #[test]
+    fn who_comes_before_anybody_has_looked_does_not_come_late() {
+        let set = Endpoints::new();
+        let pool = Pool::new(set.clone());
+        let late = || -> Vec<bool> { pool.roster().iter().map(|entry| entry.late).collect() };
+        for key in ["http://a", "http://b", "http://c"] {
+            set.insert(endpoint(key));
+        }
+        assert_eq!(late(), [false; 3]);
+        set.insert(endpoint("http://d"));
+        assert_eq!(late(), [false, false, false, true]);
+    }
+
+    #[test]
+    fn zones_are_sorted_when_they_are_asked_for_and_their_letters_may_be_large_or_small() {
+        let zoned = |key: &str, zone: &str| Endpoint::builder(key).zone(zone).build().unwrap();
+        let set: Endpoints = [
+            zoned("a:1", "eu"),
+            endpoint("b:1"),
+            zoned("c:1", "EU"),
+            zoned("d:1", "us"),
+        ]
+        .into_iter()
+        .collect();
+        let pool = Pool::new(set.clone());
+        assert!(pool.roster().zones.get().is_none());
+        let zones =
+            || -> Vec<Vec<usize>> { pool.roster().zones().iter().map(|zone| zone.to_vec()).collect() };
+        assert_eq!(zones(), [vec![0, 2], vec![1], vec![3]]);
+        let roster = pool.roster();
+        assert_eq!([0, 1, 2, 3].map(|place| roster.zone(place)), [0, 1, 0, 2]);
+        set.remove("http://a:1");
+        assert_eq!(zones(), [vec![0], vec![1], vec![2]]);
     }
 }

@@ -47,6 +47,10 @@ pub(crate) use self::body::{IN_HAND, Upload};
 #[cfg(feature = "retry")]
 #[cfg_attr(docsrs, doc(cfg(feature = "retry")))]
 pub use self::body::{KeptReplay, ReplayBody};
+#[cfg(feature = "balance")]
+pub(crate) use self::endpoint::{Delta, Follower, Member};
+#[cfg(feature = "discover")]
+pub(crate) use self::endpoint::{Edit, Key};
 #[cfg(feature = "endpoints")]
 pub use self::endpoint::{Endpoints, Snapshot};
 #[cfg(feature = "probe")]

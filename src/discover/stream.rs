@@ -1,17 +1,17 @@
 //! A stream of changes.
 
 use std::{
+    collections::{BTreeMap, HashMap},
     hash::Hash,
     pin::{Pin, pin},
     task::{Context, Poll, ready},
 };
 
 use futures_core::Stream;
-use indexmap::IndexMap;
 use tokio::task;
 use tower::{BoxError, discover::Change};
 
-use crate::call::{Endpoint, Endpoints};
+use crate::call::{Edit, Endpoint, Endpoints, Key};
 
 /// How many changes are published as one at most, so that a stream which never pauses does not keep its thread.
 const BATCH: usize = 4096;
@@ -25,7 +25,8 @@ impl Endpoints {
     /// should be bounded, or hold few changes.
     ///
     /// `K` is the stream's own name for what it inserts and removes. Where two of them mean endpoints with the same
-    /// key, the later one counts, and removing it brings back the other.
+    /// key, the later one counts, and removing it brings back the other. What is ready is published as one, and costs
+    /// time in proportion to the number of changes, however many endpoints there are.
     ///
     /// ```
     /// use futures_util::stream;
@@ -46,20 +47,23 @@ impl Endpoints {
         Endpoints::unresolved().driven_by(|feeder| {
             // Tokio would make a channel pause within a batch, which would publish it in parts.
             task::unconstrained(async move {
-                let mut known = Known(IndexMap::new());
+                let mut known = Known::default();
                 let mut changes = pin!(changes);
                 loop {
                     let step =
                         std::future::poll_fn(|cx| known.take_what_is_ready(changes.as_mut(), cx)).await;
-                    if step.changed && !feeder.publish(known.0.values().cloned()) {
-                        return;
+                    if step.changed {
+                        let edits = known.edits();
+                        if !feeder.publish_edits(edits, || known.all()) {
+                            return;
+                        }
                     }
                     match step.then {
                         Then::Await => {}
                         Then::Yield => task::yield_now().await,
                         Then::End => {
                             tracing::warn!(
-                                endpoints = known.0.len(),
+                                endpoints = known.numbers.len(),
                                 "the stream of endpoints has ended; the last set stays"
                             );
                             return;
@@ -71,8 +75,16 @@ impl Endpoints {
     }
 }
 
-/// What the stream has named, by its own names.
-struct Known<K>(IndexMap<K, Endpoint>);
+/// What the stream has named, by its own names, which are numbered in the order in which they came.
+struct Known<K> {
+    numbers: HashMap<K, u64>,
+    endpoints: BTreeMap<u64, Endpoint>,
+    /// The numbers of the names that mean an endpoint with this key. The greatest counts.
+    names: HashMap<Key, Vec<u64>>,
+    next: u64,
+    /// What has been named, or is no more, since the last publication.
+    touched: Vec<Endpoint>,
+}
 
 struct Step {
     changed: bool,
@@ -128,11 +140,67 @@ impl<K: Hash + Eq> Known<K> {
     fn apply(&mut self, change: Change<K, Endpoint>) {
         match change {
             Change::Insert(name, endpoint) => {
-                self.0.insert(name, endpoint);
+                let number = *self.numbers.entry(name).or_insert(self.next);
+                self.next = self.next.max(number + 1);
+                self.forget(number);
+                // Found by the endpoint that came last, so that no other is kept for its key.
+                let key = Key(endpoint.clone());
+                let mut names = self.names.remove(&key).unwrap_or_default();
+                names.push(number);
+                self.names.insert(key, names);
+                self.touched.push(endpoint.clone());
+                self.endpoints.insert(number, endpoint);
             }
             Change::Remove(name) => {
-                self.0.shift_remove(&name);
+                if let Some(number) = self.numbers.remove(&name) {
+                    self.forget(number);
+                }
             }
+        }
+    }
+
+    /// The name with this number means nothing.
+    fn forget(&mut self, number: u64) {
+        let Some(endpoint) = self.endpoints.remove(&number) else {
+            return;
+        };
+        if let Some(names) = self.names.get_mut(endpoint.key()) {
+            names.retain(|&name| name != number);
+            if names.is_empty() {
+                self.names.remove(endpoint.key());
+            }
+        }
+        self.touched.push(endpoint);
+    }
+
+    /// What has changed since this was asked last, by key: one that has gone and come back has not changed.
+    fn edits(&mut self) -> Vec<Edit> {
+        let touched = std::mem::take(&mut self.touched);
+        let edits = touched.into_iter().map(|endpoint| {
+            let names = self.names.get(endpoint.key());
+            let last = names.and_then(|names| names.iter().max());
+            match last.and_then(|number| self.endpoints.get(number)) {
+                Some(meant) => Edit::Put(meant.clone()),
+                None => Edit::Take(endpoint),
+            }
+        });
+        edits.collect()
+    }
+
+    /// Everything that is named. Of two with the same key the later one counts.
+    fn all(&self) -> Vec<Endpoint> {
+        self.endpoints.values().cloned().collect()
+    }
+}
+
+impl<K> Default for Known<K> {
+    fn default() -> Self {
+        Known {
+            numbers: HashMap::new(),
+            endpoints: BTreeMap::new(),
+            names: HashMap::new(),
+            next: 0,
+            touched: Vec::new(),
         }
     }
 }

@@ -4,14 +4,18 @@ use std::sync::{
     Arc,
     atomic::{
         AtomicBool,
-        Ordering::{Acquire, Release},
+        Ordering::{Acquire, Relaxed, Release},
     },
 };
 
 use arc_swap::{ArcSwapOption, Guard};
 use tokio::time::{Duration, Instant};
 
-use super::{Candidate, Candidates, Rule, dice::Dice};
+use super::{
+    super::roster::{Roster, Seat},
+    Candidate, Candidates, Rule,
+    dice::Dice,
+};
 use crate::call::{ConfigError, config};
 
 const NAME: &str = "Ewma";
@@ -38,6 +42,8 @@ const SUBSET: usize = 20;
 /// So many endpoints are wanted for each attempt in flight.
 const FOR_EACH_IN_FLIGHT: f32 = 2.0;
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// If one of them has gone.
+const MAKE_AGAIN: Duration = Duration::from_millis(20);
 const MOST_LOOKS: usize = 512;
 
 /// Draws ten candidates and takes the one that is likely to answer soonest. It is the default.
@@ -126,14 +132,31 @@ enum Size {
 /// Those of a large set that are drawn from.
 #[derive(Debug)]
 struct Subset {
-    /// Which state of which set they are of, and when they were looked at last.
+    /// Of which pool they are, and of which state of the set they are the first.
+    pool: u64,
     roster: u64,
+    made: Instant,
+    /// When they were looked at last.
     at: Instant,
+    /// Has one been drawn that is no more?
+    has_lost: AtomicBool,
     /// How many attempts are in flight to them, on average.
     in_flight: f32,
     wanted: usize,
-    /// None: it is the whole set.
-    places: Option<Arc<[u32]>>,
+    /// None: it is the whole set. They stay through changes of it.
+    seats: Option<Arc<[Seat]>>,
+}
+
+impl Subset {
+    /// Where one of the seats is now.
+    #[inline]
+    fn place(&self, seat: Option<&Seat>, roster: &Roster) -> Option<usize> {
+        let place = seat?.place(roster);
+        if place.is_none() {
+            self.has_lost.store(true, Relaxed);
+        }
+        place
+    }
 }
 
 impl Default for Ewma {
@@ -265,18 +288,20 @@ impl Ewma {
     #[cold]
     fn suppose(&self, candidates: &Candidates<'_>, candidate: Candidate<'_>) -> f32 {
         let subset = self.subset.load();
-        let places = subset
+        let subset = subset
             .as_ref()
-            .filter(|subset| candidates.are_all() && subset.roster == candidates.roster_id())
-            .and_then(|subset| subset.places.as_deref())
-            .unwrap_or_default();
+            .filter(|subset| candidates.are_all() && subset.pool == candidates.roster().pool());
+        let part = subset.and_then(|subset| Some((subset, subset.seats.as_deref()?)));
         let (mut sum, mut known) = (0.0, 0.0);
         for _ in 0..PEERS {
-            let index = match places.len() {
-                0 => self.dice.below(candidates.len()),
-                n => places.get(self.dice.below(n)).map_or(0, |&place| place as usize),
+            let index = match part {
+                None => Some(self.dice.below(candidates.len())),
+                Some((subset, seats)) => {
+                    let seat = seats.get(self.dice.below(seats.len()));
+                    subset.place(seat, candidates.roster())
+                }
             };
-            let Some(peer) = candidates.get(index) else {
+            let Some(peer) = index.and_then(|index| candidates.get(index)) else {
                 continue;
             };
             let (load, nanos) = peer.load();
@@ -301,8 +326,10 @@ impl Ewma {
     fn looked_after(&self, candidates: &Candidates<'_>) -> Guard<Option<Arc<Subset>>> {
         let subset = self.subset.load();
         let is_due = subset.as_ref().is_none_or(|subset| {
-            subset.roster != candidates.roster_id()
+            subset.pool != candidates.roster().pool()
                 || candidates.now().saturating_duration_since(subset.at) >= LOOK_AGAIN
+                || (subset.has_lost.load(Relaxed)
+                    && candidates.now().saturating_duration_since(subset.made) >= MAKE_AGAIN)
         });
         if !is_due {
             return subset;
@@ -317,13 +344,16 @@ impl Ewma {
         if self.making.swap(true, Acquire) {
             return;
         }
+        let now = candidates.now();
         let subset = match self.subset.load().as_deref() {
-            Some(old) if old.roster == candidates.roster_id() => self.look_again(candidates, old),
-            old => self.make(
-                candidates,
-                old.map_or(0.0, |old| old.in_flight),
-                old.map_or(SUBSET, |old| old.wanted),
-            ),
+            Some(old) if old.pool != candidates.roster().pool() => {
+                self.make(candidates, now, old.in_flight, old.wanted)
+            }
+            Some(old) if now.saturating_duration_since(old.at) >= LOOK_AGAIN => {
+                self.look_again(candidates, old)
+            }
+            Some(old) => self.make(candidates, old.at, old.in_flight, old.wanted),
+            None => self.make(candidates, now, 0.0, SUBSET),
         };
         self.subset.store(Some(Arc::new(subset)));
         self.making.store(false, Release);
@@ -332,14 +362,16 @@ impl Ewma {
     /// Is it still as large as it should be?
     fn look_again(&self, candidates: &Candidates<'_>, old: &Subset) -> Subset {
         let (mut in_flight, mut eligible) = (0, 0);
-        let places = old.places.as_deref();
-        let n = places.map_or(candidates.len(), <[u32]>::len);
+        let seats = old.seats.as_deref();
+        let n = seats.map_or(candidates.len(), <[Seat]>::len);
         // Of very many some will do.
         let step = n.div_ceil(MOST_LOOKS);
         for index in (0..n).step_by(step.max(1)) {
-            let place = places.and_then(|places| places.get(index));
-            let place = place.map_or(index, |&place| place as usize);
-            if let Some(candidate) = candidates.get(place) {
+            let place = match seats {
+                None => Some(index),
+                Some(seats) => old.place(seats.get(index), candidates.roster()),
+            };
+            if let Some(candidate) = place.and_then(|place| candidates.get(place)) {
                 in_flight += step as u64 * candidate.in_flight();
                 eligible += step * usize::from(candidate.endpoint().eligibility().is_eligible());
             }
@@ -352,16 +384,18 @@ impl Ewma {
             old.wanted
         };
         let size = self.size(wanted);
-        let fits = places.is_none() || (eligible * 4 >= size * 3 && eligible * 3 <= size * 4);
+        let fits = old.roster == candidates.roster_id()
+            && (seats.is_none() || (eligible * 4 >= size * 3 && eligible * 3 <= size * 4));
         if wanted == old.wanted && fits {
             return Subset {
                 at: candidates.now(),
                 in_flight,
-                places: old.places.clone(),
+                has_lost: AtomicBool::new(false),
+                seats: old.seats.clone(),
                 ..*old
             };
         }
-        self.make(candidates, in_flight, wanted)
+        self.make(candidates, candidates.now(), in_flight, wanted)
     }
 
     fn size(&self, wanted: usize) -> usize {
@@ -372,32 +406,33 @@ impl Ewma {
         }
     }
 
-    fn make(&self, candidates: &Candidates<'_>, in_flight: f32, wanted: usize) -> Subset {
+    fn make(&self, candidates: &Candidates<'_>, at: Instant, in_flight: f32, wanted: usize) -> Subset {
         let size = self.size(wanted);
         let is_part = size.saturating_mul(3) / 2 < candidates.len();
         Subset {
+            pool: candidates.roster().pool(),
             roster: candidates.roster_id(),
-            at: candidates.now(),
+            made: candidates.now(),
+            at,
+            has_lost: AtomicBool::new(false),
             in_flight,
             wanted,
-            places: is_part.then(|| self.first(candidates, size)),
+            seats: is_part.then(|| self.first(candidates.roster(), size)),
         }
     }
 
     /// Those that rank first with this seed: so many as may be picked, and those between them which may not.
-    fn first(&self, candidates: &Candidates<'_>, size: usize) -> Arc<[u32]> {
+    fn first(&self, roster: &Roster, size: usize) -> Arc<[Seat]> {
         // Twice as many as needed are below this, on average, so that few have to be sorted.
-        let part = (u64::MAX)
-            .checked_div(candidates.len() as u64)
-            .unwrap_or(u64::MAX);
+        let part = (u64::MAX).checked_div(roster.len() as u64).unwrap_or(u64::MAX);
         let mut limit = part.saturating_mul(2 * size as u64);
         loop {
-            let ranks = candidates.iter().map(|candidate| candidate.rank(self.seed));
+            let ranks = roster.iter().map(|entry| entry.hash.with(self.seed).get());
             let mut ranked: Vec<(u64, u32)> = ranks.zip(0..).filter(|&(rank, _)| rank <= limit).collect();
             ranked.sort_unstable();
             let is_eligible = |place: u32| {
-                let candidate = candidates.get(place as usize);
-                candidate.is_some_and(|candidate| candidate.endpoint().eligibility().is_eligible())
+                let entry = roster.get(place as usize);
+                entry.is_some_and(|entry| entry.endpoint.eligibility().is_eligible())
             };
             let last = ranked
                 .iter()
@@ -407,7 +442,10 @@ impl Ewma {
             let last = last.map(|(last, _)| last);
             if last.is_some() || limit == u64::MAX {
                 ranked.truncate(last.map_or(usize::MAX, |last| last + 1));
-                return ranked.into_iter().map(|(_, place)| place).collect();
+                let seats = ranked.into_iter();
+                return seats
+                    .filter_map(|(_, place)| roster.seat(place as usize))
+                    .collect();
             }
             limit = limit.saturating_mul(4);
         }
@@ -424,13 +462,17 @@ impl Rule for Ewma {
         let smallest = self.size(SUBSET);
         if n > smallest && candidates.are_all() {
             let subset = self.looked_after(candidates);
-            let places = subset
+            let subset = subset
                 .as_ref()
-                .filter(|subset| subset.roster == candidates.roster_id())
-                .and_then(|subset| subset.places.as_deref());
-            if let Some(places) = places {
-                let at = |index| places.get(index).map_or(0, |&place| place as usize);
-                let best = self.choose(candidates, places.len(), at);
+                .filter(|subset| subset.pool == candidates.roster().pool());
+            if let Some((subset, seats)) = subset.and_then(|subset| Some((subset, subset.seats.as_deref()?)))
+            {
+                // One that has gone is at no place.
+                let at = |index| {
+                    let place = subset.place(seats.get(index), candidates.roster());
+                    place.unwrap_or(usize::MAX)
+                };
+                let best = self.choose(candidates, seats.len(), at);
                 if best.is_some() {
                     return best;
                 }

@@ -2,6 +2,8 @@
 
 mod address;
 mod eligibility;
+#[cfg(feature = "endpoints")]
+mod members;
 mod one;
 #[cfg(feature = "endpoints")]
 mod set;
@@ -14,4 +16,11 @@ pub use self::{
     address::{Addressed, Affinity, HostHeader, RequestHead, TlsName},
     eligibility::{Eligibility, Veto},
     one::{Endpoint, EndpointBuilder},
+};
+#[cfg(feature = "discover")]
+pub(crate) use self::{members::Key, set::Edit};
+#[cfg(feature = "balance")]
+pub(crate) use self::{
+    members::{Delta, Member},
+    set::Follower,
 };

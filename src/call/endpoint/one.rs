@@ -7,6 +7,8 @@ use http::{
     uri::{Authority, Scheme},
 };
 
+#[cfg(feature = "balance")]
+use super::Affinity;
 use super::{Eligibility, TlsName};
 use crate::call::ConfigError;
 
@@ -27,6 +29,9 @@ pub struct Endpoint(Arc<Inner>);
 
 struct Inner {
     description: Description,
+    /// Of the key.
+    #[cfg(feature = "balance")]
+    affinity: Affinity,
     eligibility: Eligibility,
 }
 
@@ -111,6 +116,12 @@ impl Endpoint {
     /// Whether it may be picked.
     pub fn eligibility(&self) -> &Eligibility {
         &self.0.eligibility
+    }
+
+    /// What rules rank it by.
+    #[cfg(feature = "balance")]
+    pub(crate) fn affinity(&self) -> Affinity {
+        self.0.affinity
     }
 
     /// Do both say the same of a server, be they one endpoint or not?
@@ -295,6 +306,8 @@ impl EndpointBuilder {
             ));
         }
         Ok(Endpoint(Arc::new(Inner {
+            #[cfg(feature = "balance")]
+            affinity: Affinity::of(&key),
             description: Description {
                 key: key.into(),
                 scheme,

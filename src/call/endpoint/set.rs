@@ -3,25 +3,29 @@
 //! It stands on the ground floor since discovery writes it and balancers read it, and layers do not know each other.
 #![expect(
     clippy::disallowed_types,
-    reason = "std locks guard changes of the set; calls read a snapshot and an atomic, and take no lock"
+    reason = "std locks guard changes of the set; calls read what followers made of it, and take no lock"
 )]
 
 use std::{
-    fmt, mem,
+    fmt,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{
-            AtomicU64,
+            AtomicBool, AtomicU64, AtomicUsize,
             Ordering::{Acquire, Release},
         },
     },
 };
 
-use arc_swap::ArcSwap;
-use indexmap::IndexMap;
+use arc_swap::ArcSwapOption;
 use tokio::sync::{Notify, futures::OwnedNotified};
 
-use super::Endpoint;
+#[cfg(feature = "discover")]
+pub(crate) use self::feed::Edit;
+use super::{
+    Endpoint,
+    members::{Delta, Members},
+};
 
 /// A live set of endpoints. Cloning the handle is cheap, and all clones are one set.
 ///
@@ -30,8 +34,13 @@ use super::Endpoint;
 /// again with the same description stays the object that it was, so that vetoes on it and figures about it survive
 /// a discovery that repeats itself.
 ///
-/// Each change costs time in proportion to the size of the set, since it makes a new [`Snapshot`]: to change much at
-/// once use [`replace`](Endpoints::replace).
+/// # What a change costs
+///
+/// [`insert`](Endpoints::insert) and [`remove`](Endpoints::remove) take a few microseconds with ten thousand endpoints,
+/// for each balancer over the set; that grows with the square root of their number. All of it is paid by whoever makes
+/// the change: a pick does nothing for it and never waits for it. [`replace`](Endpoints::replace) looks at all
+/// endpoints, old and new, and is cheapest where those that stay are in their old order with the new ones behind them.
+/// So is a [`snapshot`](Endpoints::snapshot), once after each change.
 ///
 /// ```
 /// use tower_outbound::call::{Endpoint, Endpoints};
@@ -56,15 +65,39 @@ pub struct Snapshot {
     resolved: bool,
 }
 
+/// Keeps something in step with a set.
+pub(crate) trait Follower: Send + Sync {
+    /// Is told of each change before the method that makes it returns, one after the other, and of nothing in the
+    /// first publication of a set that is empty. The set is locked meanwhile.
+    fn follow(&self, deltas: &[Delta]);
+}
+
 struct Shared {
-    live: ArcSwap<Snapshot>,
-    /// The version in `live`, once more: a reader that has a copy learns from one load that it is the latest.
+    /// As of the time when somebody asked for it.
+    snapshot: ArcSwapOption<Snapshot>,
     version: AtomicU64,
+    len: AtomicUsize,
+    resolved: AtomicBool,
     changed: Arc<Notify>,
     /// Held by whoever changes the set.
-    members: Mutex<IndexMap<Box<str>, Endpoint>>,
+    state: Mutex<State>,
     #[cfg(any(feature = "discover", feature = "probe"))]
     feed: feed::Feed,
+}
+
+struct State {
+    members: Members,
+    followers: Vec<Weak<dyn Follower>>,
+    /// Has it been changed by others than its source, since that has published?
+    by_hand: bool,
+}
+
+/// Who changes a set.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum By {
+    Hand,
+    #[cfg(feature = "discover")]
+    Source,
 }
 
 impl Snapshot {
@@ -88,25 +121,27 @@ impl Snapshot {
 impl Endpoints {
     /// An empty set, to be filled by hand.
     pub fn new() -> Self {
-        Endpoints::starting(IndexMap::new(), true)
+        Endpoints::starting(Members::default(), true)
     }
 
     /// An empty set of which nothing is known yet.
     #[cfg(feature = "discover")]
     pub(crate) fn unresolved() -> Self {
-        Endpoints::starting(IndexMap::new(), false)
+        Endpoints::starting(Members::default(), false)
     }
 
-    fn starting(members: IndexMap<Box<str>, Endpoint>, resolved: bool) -> Self {
+    fn starting(members: Members, resolved: bool) -> Self {
         Endpoints(Arc::new(Shared {
-            live: ArcSwap::from_pointee(Snapshot {
-                endpoints: members.values().cloned().collect(),
-                version: 0,
-                resolved,
-            }),
+            snapshot: ArcSwapOption::empty(),
             version: AtomicU64::new(0),
+            len: AtomicUsize::new(members.len()),
+            resolved: AtomicBool::new(resolved),
             changed: Arc::default(),
-            members: Mutex::new(members),
+            state: Mutex::new(State {
+                members,
+                followers: Vec::new(),
+                by_hand: false,
+            }),
             #[cfg(any(feature = "discover", feature = "probe"))]
             feed: feed::Feed::default(),
         }))
@@ -115,39 +150,51 @@ impl Endpoints {
     /// Puts an endpoint in, in the place of one that has the same key. If that one has the same description, it
     /// stays.
     pub fn insert(&self, endpoint: Endpoint) {
-        self.change(|members| put(members, endpoint));
+        self.change(By::Hand, |state| state.members.put(endpoint));
     }
 
     /// Takes out the endpoint with this key. Was it in?
     pub fn remove(&self, key: &str) -> bool {
-        self.change(|members| members.shift_remove(key).is_some())
+        self.change(By::Hand, |state| state.members.take(key))
     }
 
     /// Makes these the endpoints of the set: those that are not among them go, and those that are stay the objects
     /// that they were, unless their description has changed. Of two with the same key the later one counts.
     pub fn replace(&self, endpoints: impl IntoIterator<Item = Endpoint>) {
         // Drawn before the lock is taken: this runs code of the caller.
-        let mut next = collect(endpoints);
-        self.change(|members| {
-            for (key, endpoint) in &mut next {
-                if let Some(old) = members.get(key).filter(|old| old.describes_the_same(endpoint)) {
-                    *endpoint = old.clone();
-                }
-            }
-            let changed = !members.values().eq(next.values());
-            mem::swap(members, &mut next);
-            changed
-        });
+        let next: Members = endpoints.into_iter().collect();
+        self.change(By::Hand, |state| state.members.become_these(next));
     }
 
-    /// What is in the set now.
+    /// What is in the set now. The first one after a change is made when it is asked for, which costs time in
+    /// proportion to the size of the set; until the next change it is the same object.
     pub fn snapshot(&self) -> Arc<Snapshot> {
-        self.0.live.load_full()
+        let made = || {
+            let made = self.0.snapshot.load_full();
+            made.filter(|snapshot| snapshot.version == self.version())
+        };
+        made().unwrap_or_else(|| {
+            let state = lock(&self.0.state);
+            // Another thread may have been faster.
+            made().unwrap_or_else(|| {
+                let snapshot = Arc::new(Snapshot {
+                    endpoints: state
+                        .members
+                        .iter()
+                        .map(|(_, endpoint)| endpoint.clone())
+                        .collect(),
+                    version: self.version(),
+                    resolved: self.resolved(),
+                });
+                self.0.snapshot.store(Some(snapshot.clone()));
+                snapshot
+            })
+        })
     }
 
     /// How many endpoints are in the set.
     pub fn len(&self) -> usize {
-        self.0.live.load().endpoints.len()
+        self.0.len.load(Acquire)
     }
 
     /// Is the set empty?
@@ -156,10 +203,13 @@ impl Endpoints {
     }
 
     /// The version that a [snapshot](Endpoints::snapshot) taken now would have. Costs one load.
-    #[allow(dead_code, reason = "read by a layer that is a feature")]
     #[inline]
     pub(crate) fn version(&self) -> u64 {
         self.0.version.load(Acquire)
+    }
+
+    fn resolved(&self) -> bool {
+        self.0.resolved.load(Acquire)
     }
 
     /// Completes at the first change that is published after this was called, whenever it is polled first.
@@ -168,48 +218,45 @@ impl Endpoints {
         self.0.changed.clone().notified_owned()
     }
 
-    /// Applies a change and publishes the outcome, if `f` says that there was one, or if it is the first.
-    fn change(&self, f: impl FnOnce(&mut IndexMap<Box<str>, Endpoint>) -> bool) -> bool {
-        let mut members = lock(&self.0.members);
-        let changed = f(&mut members);
-        let (version, resolved) = {
-            let live = self.0.live.load();
-            (live.version, live.resolved)
-        };
-        if changed || !resolved {
-            let version = version.wrapping_add(1);
-            self.0.live.store(Arc::new(Snapshot {
-                endpoints: members.values().cloned().collect(),
-                version,
-                resolved: true,
-            }));
-            self.0.version.store(version, Release);
+    /// Has what this makes of the members, and of whether they are resolved, follow the set for as long as it is held.
+    #[allow(dead_code, reason = "called by a layer that is a feature")]
+    pub(crate) fn followed_by<F: Follower + 'static>(
+        &self,
+        make: impl FnOnce(&mut dyn ExactSizeIterator<Item = (u64, &Endpoint)>, bool) -> F,
+    ) -> Arc<F> {
+        let mut state = lock(&self.0.state);
+        let follower = Arc::new(make(&mut state.members.iter(), self.resolved()));
+        let weak: Weak<F> = Arc::downgrade(&follower);
+        if state.followers.len() == state.followers.capacity() {
+            state.followers.retain(|follower| follower.strong_count() > 0);
+        }
+        state.followers.push(weak);
+        follower
+    }
+
+    /// Applies a change and publishes the outcome, if there is a difference, or if it is the first. Was there one?
+    fn change<D>(&self, by: By, f: impl FnOnce(&mut State) -> D) -> bool
+    where
+        D: IntoIterator<Item = Delta>,
+    {
+        let mut state = lock(&self.0.state);
+        let deltas: Vec<Delta> = f(&mut state).into_iter().collect();
+        let is_change = !deltas.is_empty();
+        state.by_hand = by == By::Hand && (state.by_hand || is_change);
+        if is_change || !self.resolved() {
+            self.0.len.store(state.members.len(), Release);
+            self.0.resolved.store(true, Release);
+            state.followers.retain(|follower| match follower.upgrade() {
+                Some(follower) => {
+                    follower.follow(&deltas);
+                    true
+                }
+                None => false,
+            });
+            self.0.version.store(self.version().wrapping_add(1), Release);
             self.0.changed.notify_waiters();
         }
-        changed
-    }
-}
-
-fn collect(endpoints: impl IntoIterator<Item = Endpoint>) -> IndexMap<Box<str>, Endpoint> {
-    let mut members = IndexMap::new();
-    for endpoint in endpoints {
-        put(&mut members, endpoint);
-    }
-    members
-}
-
-/// Did that change anything?
-fn put(members: &mut IndexMap<Box<str>, Endpoint>, endpoint: Endpoint) -> bool {
-    match members.get_mut(endpoint.key()) {
-        Some(old) if old.describes_the_same(&endpoint) => false,
-        Some(old) => {
-            *old = endpoint;
-            true
-        }
-        None => {
-            members.insert(endpoint.key().into(), endpoint);
-            true
-        }
+        is_change
     }
 }
 
@@ -227,7 +274,7 @@ impl Default for Endpoints {
 /// A set of these endpoints, to be changed by hand. Of two with the same key the later one counts.
 impl FromIterator<Endpoint> for Endpoints {
     fn from_iter<I: IntoIterator<Item = Endpoint>>(endpoints: I) -> Self {
-        Endpoints::starting(collect(endpoints), true)
+        Endpoints::starting(endpoints.into_iter().collect(), true)
     }
 }
 
@@ -239,11 +286,10 @@ impl From<Vec<Endpoint>> for Endpoints {
 
 impl fmt::Debug for Endpoints {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let live = self.0.live.load();
         f.debug_struct("Endpoints")
-            .field("len", &live.endpoints.len())
-            .field("version", &live.version)
-            .field("resolved", &live.resolved)
+            .field("len", &self.len())
+            .field("version", &self.version())
+            .field("resolved", &self.resolved())
             .finish_non_exhaustive()
     }
 }
@@ -253,11 +299,9 @@ impl fmt::Debug for Endpoints {
 #[cfg(any(feature = "discover", feature = "probe"))]
 pub(crate) mod feed {
     use std::{
+        mem,
         pin::Pin,
-        sync::{
-            Weak,
-            atomic::{AtomicBool, Ordering::Relaxed},
-        },
+        sync::atomic::Ordering::Relaxed,
         task::{Context, Poll, Waker},
     };
 
@@ -331,6 +375,16 @@ pub(crate) mod feed {
         }
     }
 
+    /// What a source has to say of the endpoint with a key.
+    #[allow(dead_code, reason = "said by discovery, which is a feature")]
+    #[derive(Debug)]
+    pub(crate) enum Edit {
+        /// It is this one.
+        Put(Endpoint),
+        /// There is none, as there was.
+        Take(Endpoint),
+    }
+
     /// The handle of a source on its set. It does not keep the set alive.
     #[derive(Clone)]
     pub(crate) struct Feeder(Weak<Shared>);
@@ -342,13 +396,34 @@ pub(crate) mod feed {
     impl Feeder {
         /// Publishes these endpoints. False: nobody uses the set any more.
         pub(crate) fn publish(&self, endpoints: impl IntoIterator<Item = Endpoint>) -> bool {
-            match self.0.upgrade() {
-                Some(shared) => {
-                    Endpoints(shared).replace(endpoints);
-                    true
+            let Some(shared) = self.0.upgrade() else {
+                return false;
+            };
+            let next: Members = endpoints.into_iter().collect();
+            Endpoints(shared).change(By::Source, |state| state.members.become_these(next));
+            true
+        }
+
+        /// Publishes these differences as one, or all endpoints, if others than the source have changed the set. False:
+        /// nobody uses the set any more.
+        pub(crate) fn publish_edits(&self, edits: Vec<Edit>, all: impl FnOnce() -> Vec<Endpoint>) -> bool {
+            let Some(shared) = self.0.upgrade() else {
+                return false;
+            };
+            Endpoints(shared).change(By::Source, |state| {
+                if state.by_hand {
+                    return state.members.become_these(all().into_iter().collect());
                 }
-                None => false,
-            }
+                let members = &mut state.members;
+                let edits = edits.into_iter();
+                edits
+                    .filter_map(|edit| match edit {
+                        Edit::Put(endpoint) => members.put(endpoint),
+                        Edit::Take(endpoint) => members.take(endpoint.key()),
+                    })
+                    .collect()
+            });
+            true
         }
 
         /// The set, to be looked at and let go of. `None`: nobody uses it any more.

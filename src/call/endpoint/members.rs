@@ -1,0 +1,152 @@
+//! What is in a set, and in which order.
+
+use std::{
+    borrow::Borrow,
+    collections::{BTreeMap, HashMap},
+    hash::{Hash, Hasher},
+};
+
+use super::Endpoint;
+
+/// An endpoint, found by its key.
+#[derive(Debug, Clone)]
+pub(crate) struct Key(pub(crate) Endpoint);
+
+/// An endpoint of a set, and its number there: the order of the set is that of the numbers.
+#[derive(Debug, Clone)]
+#[allow(dead_code, reason = "read by a layer that is a feature")]
+pub(crate) struct Member {
+    pub(crate) number: u64,
+    pub(crate) endpoint: Endpoint,
+}
+
+/// One difference between a state of a set and the next.
+#[derive(Debug, Clone)]
+#[allow(dead_code, reason = "read by a layer that is a feature")]
+pub(crate) enum Delta {
+    /// It came, with a number above all others.
+    Came(Member),
+    /// The one with this number is this now. Either the number is the same and the description another, or the number
+    /// is above all others, since its place has changed.
+    Became(u64, Member),
+    /// The one with this number went.
+    Went(u64),
+}
+
+/// The endpoints of a set. A change takes a time that hardly depends on how many there are.
+#[derive(Debug, Default)]
+pub(super) struct Members {
+    numbers: HashMap<Key, u64>,
+    in_order: BTreeMap<u64, Endpoint>,
+    next: u64,
+}
+
+impl Members {
+    pub(super) fn len(&self) -> usize {
+        self.in_order.len()
+    }
+
+    /// All, in order.
+    pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = (u64, &Endpoint)> {
+        self.in_order.iter().map(|(&number, endpoint)| (number, endpoint))
+    }
+
+    /// Puts it in, in the place of one that has its key. None: that one has the same description, and stays.
+    pub(super) fn put(&mut self, endpoint: Endpoint) -> Option<Delta> {
+        let Some(number) = self.numbers.get(endpoint.key()).copied() else {
+            return Some(Delta::Came(self.append(endpoint)));
+        };
+        let old = self.in_order.get_mut(&number)?;
+        if old.describes_the_same(&endpoint) {
+            return None;
+        }
+        *old = endpoint.clone();
+        self.rename(&endpoint, number);
+        Some(Delta::Became(number, Member { number, endpoint }))
+    }
+
+    /// Takes out the one with this key. None: there is none.
+    pub(super) fn take(&mut self, key: &str) -> Option<Delta> {
+        let number = self.numbers.remove(key)?;
+        self.in_order.remove(&number);
+        Some(Delta::Went(number))
+    }
+
+    /// Makes these the members, in this order. Those that are among them stay, unless their description has changed.
+    pub(super) fn become_these(&mut self, next: Members) -> Vec<Delta> {
+        let gone: Vec<Endpoint> = self
+            .in_order
+            .values()
+            .filter(|old| !next.numbers.contains_key(old.key()))
+            .cloned()
+            .collect();
+        let mut deltas: Vec<Delta> = gone.iter().filter_map(|old| self.take(old.key())).collect();
+        // Those before the first newcomer keep their numbers, as long as they are in their old order.
+        let mut last = None;
+        let mut in_place = true;
+        for endpoint in next.in_order.into_values() {
+            let known = self.numbers.get(endpoint.key()).copied();
+            let known = known.and_then(|number| Some((number, self.in_order.get(&number)?)));
+            let Some((number, old)) = known else {
+                in_place = false;
+                deltas.push(Delta::Came(self.append(endpoint)));
+                continue;
+            };
+            let is_same = old.describes_the_same(&endpoint);
+            in_place = in_place && last < Some(number);
+            last = Some(number);
+            if !in_place {
+                let endpoint = if is_same { old.clone() } else { endpoint };
+                self.take(endpoint.key());
+                deltas.push(Delta::Became(number, self.append(endpoint)));
+            } else if !is_same {
+                deltas.extend(self.put(endpoint));
+            }
+        }
+        deltas
+    }
+
+    fn append(&mut self, endpoint: Endpoint) -> Member {
+        let number = self.next;
+        self.next += 1;
+        self.in_order.insert(number, endpoint.clone());
+        self.rename(&endpoint, number);
+        Member { number, endpoint }
+    }
+
+    /// The key in the map belongs to the endpoint that is in the set, so that no other is kept for it.
+    fn rename(&mut self, endpoint: &Endpoint, number: u64) {
+        self.numbers.remove(endpoint.key());
+        self.numbers.insert(Key(endpoint.clone()), number);
+    }
+}
+
+impl FromIterator<Endpoint> for Members {
+    fn from_iter<I: IntoIterator<Item = Endpoint>>(endpoints: I) -> Self {
+        let mut members = Members::default();
+        for endpoint in endpoints {
+            members.put(endpoint);
+        }
+        members
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.key() == other.0.key()
+    }
+}
+
+impl Eq for Key {}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.key().hash(state);
+    }
+}
+
+impl Borrow<str> for Key {
+    fn borrow(&self) -> &str {
+        self.0.key()
+    }
+}
