@@ -2,10 +2,16 @@
 
 use std::sync::{
     Arc, OnceLock,
-    atomic::{AtomicU64, Ordering::Relaxed},
+    atomic::{
+        AtomicU32, AtomicU64,
+        Ordering::{Relaxed, SeqCst},
+    },
 };
 
-use tokio::time::{Duration, Instant};
+use tokio::{
+    sync::{Notify, futures::Notified},
+    time::{Duration, Instant},
+};
 
 use super::{
     load::{Load, Sample},
@@ -70,6 +76,34 @@ pub(super) struct Counters {
     abandoned: AtomicU64,
     /// Where outliers are ejected.
     watch: OnceLock<Arc<Watch>>,
+    /// How many wait for the last attempt to end.
+    awaited: AtomicU32,
+}
+
+/// The last attempt at an endpoint has ended, and somebody awaits that. It is so seldom that all of them share one, and
+/// look whether it was theirs: an endpoint need not carry its own.
+static ENDED: Notify = Notify::const_new();
+
+/// Somebody waits for the last attempt to end, while this lives.
+#[derive(Debug)]
+pub(super) struct AwaitLast<'a>(&'a Counters);
+
+impl AwaitLast<'_> {
+    /// Completes when nothing is in flight, if that comes after this was called. There may be other reasons.
+    pub(super) fn ended(&self) -> Notified<'static> {
+        ENDED.notified()
+    }
+
+    /// What is still in flight.
+    pub(super) fn in_flight(&self) -> u64 {
+        self.0.load.in_flight_now()
+    }
+}
+
+impl Drop for AwaitLast<'_> {
+    fn drop(&mut self) {
+        self.0.awaited.fetch_sub(1, SeqCst);
+    }
 }
 
 /// The lower bits of [`Counters::troubles`] are the count. The others are the time, in microseconds, plus one: zero is
@@ -166,6 +200,22 @@ impl Counters {
         &self.load
     }
 
+    /// From here on the last one that ends says so.
+    ///
+    /// An attempt ends and then looks whether it is awaited; who awaits it says so and then looks what is in flight. As
+    /// these four are in one order, one of the two sees the other.
+    pub(super) fn await_last(&self) -> AwaitLast<'_> {
+        self.awaited.fetch_add(1, SeqCst);
+        AwaitLast(self)
+    }
+
+    #[inline]
+    fn say_that_one_has_ended(&self) {
+        if self.awaited.load(SeqCst) != 0 && self.load.in_flight_now() == 0 {
+            ENDED.notify_waiters();
+        }
+    }
+
     pub(super) fn read(&self) -> Figures {
         Figures {
             in_flight: self.load.in_flight(),
@@ -206,6 +256,7 @@ impl Counters {
             Verdict::Ignored => &self.ignored,
         };
         counter.fetch_add(1, Relaxed);
+        self.say_that_one_has_ended();
     }
 
     fn abandon(&self, started: u64, now: Instant, decay: f32) {
@@ -215,6 +266,7 @@ impl Counters {
             .sample(Sample::AtLeast, nanos.saturating_sub(started), nanos, decay);
         self.changed.store(nanos, Relaxed);
         self.abandoned.fetch_add(1, Relaxed);
+        self.say_that_one_has_ended();
     }
 }
 
@@ -467,6 +519,27 @@ mod tests {
             figures.abandoned(),
         );
         assert_eq!(ended, (1, 1, 1, 2));
+    }
+
+    #[test]
+    fn the_end_of_the_last_attempt_is_told_while_somebody_awaits_it() {
+        let endpoint = Endpoint::new("http://a").unwrap();
+        let counters = Arc::new(Counters::default());
+        let epoch = Epoch::default();
+        let begin = || {
+            let now = epoch.moment(Instant::now());
+            counters.count_from(&epoch, now);
+            InFlight::begin(&endpoint, &counters, now, 1.0, false)
+        };
+        let (one, two) = (begin(), begin());
+        let watch = counters.await_last();
+        let mut ended = tokio_test::task::spawn(watch.ended());
+        drop(one);
+        assert_eq!(watch.in_flight(), 1);
+        drop(two);
+        assert!(ended.poll().is_ready());
+        drop(watch);
+        assert_eq!(counters.awaited.load(Relaxed), 0);
     }
 
     #[test]

@@ -57,13 +57,14 @@
 //! 1. If a retry layer above wishes to stay on an endpoint, and it is still in the set and nobody has a
 //!    [`Veto`](crate::call::Veto) on it, the attempt goes there.
 //! 2. An endpoint with a veto is not picked. If all have one, the vetoes are taken for a fault of whoever gave them,
-//!    and all may be picked.
+//!    and all may be picked; those that are being [drained](BalanceHandle::drain) only if there are no others.
 //! 3. An endpoint that this call has tried before is not picked, as long as there is another.
 //!
 //! A rule that [chooses alone](Rule::chooses_alone) is asked once, and only the first holds: Ribbon's have their own ways,
 //! and [`ZoneFirst`] and [`Only`] see to the others among those that they show.
 //!
-//! After an endpoint has been taken out of the set no pick goes to it. Attempts that are under way there go on.
+//! After an endpoint has been taken out of the set no pick goes to it. Attempts that are under way there go on;
+//! [`drain`](BalanceHandle::drain) takes one out once they have ended.
 //!
 //! # When there is nothing to pick
 //!
@@ -106,6 +107,7 @@
 //! | [`when_empty`](LoadBalanceLayer::when_empty) | [`FailAtOnce`](WhenEmpty::FailAtOnce) | |
 //! | [`first_wait`](LoadBalanceLayer::first_wait) | 1 s | |
 
+mod drain;
 mod figures;
 mod future;
 mod handle;
@@ -122,6 +124,7 @@ mod stats;
 mod wait;
 
 pub use self::{
+    drain::Drained,
     figures::Figures,
     future::LoadBalanceFuture,
     handle::{BalanceHandle, EndpointFigures},

@@ -11,7 +11,7 @@ use super::{
     rule::{Candidates, Rule},
     stats::RibbonStats,
 };
-use crate::call::{Addressed, Endpoint, scope};
+use crate::call::{Addressed, Endpoint, Veto, scope};
 
 /// What the call says about its next attempt, read at one look.
 pub(super) struct Asked {
@@ -154,15 +154,31 @@ fn among_some<R: Rule + ?Sized>(rule: &R, all: &Candidates<'_>, tried: Tried<'_>
     let eligible = |entry: &Entry| entry.endpoint.eligibility().is_eligible();
     let untried = |entry: &Entry| !tried.contains(&entry.endpoint);
     let both = |entry: &Entry| eligible(entry) && untried(entry);
-    let wanted: [&dyn Fn(&Entry) -> bool; 3] = [&both, &eligible, &untried];
-    for wanted in wanted {
+    // Whoever gave the other vetoes may be wrong. One that is being taken out of service comes last.
+    let stays = |entry: &Entry| !entry.endpoint.eligibility().is_forbidden_by(Veto::Drain);
+    let stays_untried = |entry: &Entry| stays(entry) && untried(entry);
+    let wanted: [&dyn Fn(&Entry) -> bool; 5] = [&both, &eligible, &stays_untried, &stays, &untried];
+    for (level, wanted) in wanted.into_iter().enumerate() {
         let entries = all.roster().iter().enumerate();
         let places: Vec<usize> = entries
             .filter_map(|(place, entry)| wanted(entry).then_some(place))
             .collect();
-        if !places.is_empty() {
-            return place(rule, &all.at(&places));
+        if places.is_empty() {
+            continue;
         }
+        // For the first one that was done above. A rotation that has gone round in vain would, if it were asked once
+        // among some, always be at the same of them.
+        let mut before = None;
+        for _ in 0..all.len() * usize::from(level > 0) {
+            let place = place(rule, all)?;
+            if all.roster().get(place).is_some_and(wanted) {
+                return Some(place);
+            }
+            if before.replace(place) == Some(place) {
+                break;
+            }
+        }
+        return place(rule, &all.at(&places));
     }
     place(rule, all)
 }

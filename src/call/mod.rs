@@ -53,6 +53,8 @@ pub(crate) use self::endpoint::{Delta, Follower, Member};
 pub(crate) use self::endpoint::{Edit, Key};
 #[cfg(feature = "endpoints")]
 pub use self::endpoint::{Endpoints, Services, Snapshot};
+#[cfg(feature = "probe")]
+pub(crate) use self::endpoint::{Feeder, Source};
 #[cfg(feature = "balance")]
 pub(crate) use self::endpoint::{Lent, NotNow};
 #[cfg(feature = "balance")]

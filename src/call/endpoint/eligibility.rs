@@ -12,7 +12,7 @@ pub enum Veto {
     Probe,
     /// A comparison with its peers.
     Outlier,
-    /// The endpoint is being taken out of service.
+    /// The endpoint is being taken out of service. Where all have a veto, and vetoes are disregarded, it still comes last.
     Drain,
     /// The user's own reason.
     User,

@@ -12,6 +12,8 @@ mod set;
 
 #[cfg(feature = "balance")]
 pub(crate) use self::services::{Lent, NotNow};
+#[cfg(feature = "probe")]
+pub(crate) use self::set::feed::{Feeder, Source};
 pub use self::{
     address::{Addressed, Affinity, HostHeader, RequestHead, TlsName},
     eligibility::{Eligibility, Veto},
