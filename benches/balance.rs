@@ -70,7 +70,7 @@ fn is_in_b(endpoint: &Endpoint) -> bool {
 
 fn over<R: Rule>(c: &mut Criterion, name: &str, rule: impl Fn() -> R) {
     let mut group = c.benchmark_group("balance");
-    for n in [3, 100, 10_000] {
+    for n in [3, 100, 1_000, 10_000] {
         let mut stack = LoadBalanceLayer::new(endpoints(n)).rule(rule()).layer(Client);
         group.bench_function(BenchmarkId::new(name, n), |b| {
             b.iter(|| once(&mut stack, black_box(request())));

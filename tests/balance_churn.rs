@@ -303,14 +303,17 @@ struct Board {
     gone_by: Vec<AtomicU64>,
 }
 
+/// More calls, or changes, than anybody waits for.
+const MANY: usize = usize::MAX / 1_000;
+
 /// If one of them fails, the others are to end.
 struct Ends<'a>(&'a Board);
 
 impl Drop for Ends<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.0.calls.store(usize::MAX / 2, SeqCst);
-            self.0.changes.store(usize::MAX / KNOWN, SeqCst);
+            self.0.calls.store(MANY, SeqCst);
+            self.0.changes.store(MANY, SeqCst);
         }
     }
 }
@@ -364,7 +367,7 @@ fn at_once<R: Rule + Send + Sync + 'static>(rule: R) {
             board.changes.fetch_add(1, SeqCst);
         }
         // Nobody waits for a change that is not going to come.
-        board.changes.store(usize::MAX / KNOWN, SeqCst);
+        board.changes.store(MANY, SeqCst);
     });
     is_in_turn.store(true, Relaxed);
     let mut stack = stack;

@@ -125,6 +125,20 @@ impl Counters {
         self.watch.get_or_init(|| Arc::new(Watch::new(hub.clone())))
     }
 
+    /// What was admitted with this has ended, for the detector of outliers.
+    #[inline]
+    pub(super) fn unwatch(
+        self: &Arc<Self>,
+        ticket: Ticket,
+        endpoint: &Endpoint,
+        outcome: Outcome,
+        now: Instant,
+    ) {
+        if let Some(watch) = self.watch() {
+            watch.end(ticket, self, endpoint, outcome, now);
+        }
+    }
+
     /// It has come back to the others, and is to get less than its part at first.
     pub(super) fn begin_slowly(&self, now: Instant) {
         self.load.settle();
@@ -422,11 +436,8 @@ impl Underway {
     /// For the detector of outliers.
     #[inline]
     fn watch(&self, outcome: Outcome, now: Instant) {
-        if self.ticket == Ticket::default() {
-            return;
-        }
-        if let Some(watch) = self.counters.watch() {
-            watch.end(self.ticket, &self.counters, &self.endpoint, outcome, now);
+        if self.ticket != Ticket::default() {
+            self.counters.unwatch(self.ticket, &self.endpoint, outcome, now);
         }
     }
 

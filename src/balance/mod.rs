@@ -30,6 +30,21 @@
 //! # }
 //! ```
 //!
+//! # Two forms
+//!
+//! | | [`LoadBalance`] | [`BalanceServices`] |
+//! | --- | --- | --- |
+//! | below it is | one service, that goes where the address says: a hyper-util or reqwest client | a service for each endpoint: connections, tonic's channels, a stack for each server |
+//! | it picks from | [`Endpoints`](crate::call::Endpoints) | [`Services`](crate::call::Services) |
+//! | it is | a layer | a service, at the lower end of a stack |
+//! | readiness | of the one service, asked before the pick | of each endpoint's service, asked after the pick; one that is not ready is passed |
+//! | the address | is written into the request | is not, unless that is asked for |
+//! | requests | that are [`Addressed`](crate::call::Addressed) | of any type |
+//!
+//! Take the first where a client pools connections by address, and the second where somebody else makes the connections,
+//! or where what stands between balancer and server must be one for each server: a limit, a buffer, a TLS identity. Rules,
+//! figures, and what follows here hold for both; what is the second's own stands [there](services).
+//!
 //! # What is picked
 //!
 //! The [`Rule`] chooses: [`Ewma`] unless another is given, which goes where an answer is likely to come soonest; [one of the
@@ -104,6 +119,7 @@ mod picker;
 mod roster;
 pub mod rule;
 mod service;
+pub mod services;
 mod stats;
 mod wait;
 
@@ -121,5 +137,6 @@ pub use self::{
         WeightedResponseTime, WeightedRoundRobin, ZoneAvoidance, ZoneAware, ZoneFirst,
     },
     service::LoadBalance,
+    services::{BalanceServices, BalanceServicesFuture},
     stats::{RibbonStats, RibbonStatsBuilder},
 };

@@ -10,13 +10,14 @@ use super::{
     rule::{Candidates, Rule},
     stats::RibbonStats,
 };
-use crate::call::{Addressed, CallScope, Endpoint, Veto, scope};
+use crate::call::{Addressed, Endpoint, Veto, scope};
 
 /// What the call says about its next attempt, read at one look.
 pub(super) struct Asked {
     pub(super) deadline: Option<Instant>,
     wish: Option<Endpoint>,
-    tried: Tried,
+    /// There may be attempts before this one that picks are to look at.
+    has_tried: bool,
 }
 
 impl Asked {
@@ -25,7 +26,7 @@ impl Asked {
         scope::current(|scope| Asked {
             deadline: scope.deadline(),
             wish: scope.take_wish(),
-            tried: Tried::read(scope),
+            has_tried: scope.trail().is_some() && scope.prefers_untried(),
         })
     }
 }
@@ -34,7 +35,7 @@ impl Asked {
 const CHOICES: u32 = 3;
 
 /// The entry that the next attempt goes to, and what it is for the detector of outliers. `None`: there is none, or the rule
-/// wants none.
+/// wants none. `passed`: those that this attempt has been to and did not start at.
 #[inline]
 pub(super) fn pick<'a, R: Rule + ?Sized>(
     rule: &R,
@@ -42,6 +43,7 @@ pub(super) fn pick<'a, R: Rule + ?Sized>(
     roster: &'a Roster,
     request: &dyn Addressed,
     asked: &Asked,
+    passed: &[Endpoint],
     now: Instant,
 ) -> Option<(&'a Entry, Ticket)> {
     let outliers = pool.outliers();
@@ -49,7 +51,7 @@ pub(super) fn pick<'a, R: Rule + ?Sized>(
     if is_due {
         outliers.look(now, || Arc::clone(&pool.roster()));
     }
-    let choose = || entry(rule, roster, &pool.stats, request, asked, now);
+    let choose = || entry(rule, roster, &pool.stats, request, asked, passed, now);
     if is_on {
         for _ in 0..CHOICES {
             let entry = choose()?;
@@ -68,50 +70,56 @@ fn entry<'a, R: Rule + ?Sized>(
     stats: &RibbonStats,
     request: &dyn Addressed,
     asked: &Asked,
+    passed: &[Endpoint],
     now: Instant,
 ) -> Option<&'a Entry> {
     if roster.is_empty() {
         return None;
     }
-    let wish = asked.wish.as_ref();
+    let tried = Tried {
+        before: asked.has_tried,
+        passed,
+    };
+    let wish = asked.wish.as_ref().filter(|wish| !tried.has_passed(wish));
     let stay = wish
         .and_then(|wish| roster.find(wish))
         .filter(|entry| entry.endpoint.eligibility().is_eligible());
     if stay.is_some() {
         return stay;
     }
-    let all = Candidates::all(roster, stats, request, asked.tried, now);
+    let all = Candidates::all(roster, stats, request, tried, now);
     let place = if rule.chooses_alone() {
         place(rule, &all)
     } else {
-        choose(rule, &all, asked.tried)
+        choose(rule, &all, tried)
     };
     roster.get(place?)
 }
 
 /// Which endpoints this call should not go to again, as long as there are others.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Tried {
-    /// No attempt has failed yet, or the layer above does not mind: there is nothing to look up.
-    none: bool,
+pub(super) struct Tried<'a> {
+    /// False: no attempt has failed yet, or the layer above does not mind, and there is nothing to look up.
+    before: bool,
+    passed: &'a [Endpoint],
 }
 
-impl Tried {
-    fn read(scope: &CallScope) -> Self {
-        Tried {
-            none: scope.trail().is_none() || !scope.prefers_untried(),
-        }
+impl Tried<'_> {
+    #[inline]
+    pub(super) fn contains(self, endpoint: &Endpoint) -> bool {
+        (self.before && scope::current(|scope| scope.tried().any(|tried| tried.key() == endpoint.key())))
+            || self.has_passed(endpoint)
     }
 
     #[inline]
-    pub(super) fn contains(self, endpoint: &Endpoint) -> bool {
-        !self.none && scope::current(|scope| scope.tried().any(|tried| tried.key() == endpoint.key()))
+    fn has_passed(self, endpoint: &Endpoint) -> bool {
+        self.passed.iter().any(|passed| passed.key() == endpoint.key())
     }
 }
 
 /// The place of the one that the rule chooses, among those that can be had. There is at least one candidate.
 #[inline]
-fn choose<R: Rule + ?Sized>(rule: &R, all: &Candidates<'_>, tried: Tried) -> Option<usize> {
+fn choose<R: Rule + ?Sized>(rule: &R, all: &Candidates<'_>, tried: Tried<'_>) -> Option<usize> {
     let mut before = None;
     // Asking again keeps a rotation even: each turn is taken once, by someone. It costs on average as many questions as
     // there are candidates for each that can be had, so it is given up when looking at all would cost no more, or
@@ -131,7 +139,7 @@ fn choose<R: Rule + ?Sized>(rule: &R, all: &Candidates<'_>, tried: Tried) -> Opt
 }
 
 #[cold]
-fn among_some<R: Rule + ?Sized>(rule: &R, all: &Candidates<'_>, tried: Tried) -> Option<usize> {
+fn among_some<R: Rule + ?Sized>(rule: &R, all: &Candidates<'_>, tried: Tried<'_>) -> Option<usize> {
     let eligible = |entry: &Entry| entry.endpoint.eligibility().is_eligible();
     let untried = |entry: &Entry| !tried.contains(&entry.endpoint);
     let both = |entry: &Entry| eligible(entry) && untried(entry);

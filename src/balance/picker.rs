@@ -72,7 +72,7 @@ impl<R: Rule> Picker<R> {
         let roster = self.pool.roster();
         let asked = Asked::read();
         let decay = self.rule.decay().as_secs_f32();
-        let (entry, ticket) = pick(&*self.rule, &self.pool, &roster, request, &asked, now)?;
+        let (entry, ticket) = pick(&*self.rule, &self.pool, &roster, request, &asked, &[], now)?;
         let endpoint = entry.endpoint.clone();
         Some(Picked {
             in_flight: InFlight::begin(

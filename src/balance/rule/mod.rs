@@ -206,7 +206,7 @@ pub struct Candidates<'a> {
     roster: &'a Roster,
     stats: &'a RibbonStats,
     request: &'a dyn Addressed,
-    tried: Tried,
+    tried: Tried<'a>,
     now: Instant,
     /// Some: only some of the entries.
     part: Option<Shown<'a>>,
@@ -232,7 +232,7 @@ pub struct Candidate<'a> {
     place: usize,
     roster: &'a Roster,
     stats: &'a RibbonStats,
-    tried: Tried,
+    tried: Tried<'a>,
     now: Instant,
 }
 
@@ -241,7 +241,7 @@ impl<'a> Candidates<'a> {
         roster: &'a Roster,
         stats: &'a RibbonStats,
         request: &'a dyn Addressed,
-        tried: Tried,
+        tried: Tried<'a>,
         now: Instant,
     ) -> Self {
         Candidates {

@@ -16,6 +16,9 @@ pub enum Veto {
     Drain,
     /// The user's own reason.
     User,
+    /// Its service was asked for readiness and was not ready, or failed. A balancer over a set of services puts it on,
+    /// and takes it back by itself.
+    NotReady,
 }
 
 /// The live cell of an endpoint that health checks write and balancers read.

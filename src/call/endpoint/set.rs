@@ -21,7 +21,7 @@ use arc_swap::ArcSwapOption;
 use tokio::sync::{Notify, futures::OwnedNotified};
 
 #[cfg(feature = "discover")]
-pub(crate) use self::feed::Edit;
+pub(crate) use self::feed::{Edit, Feeder};
 use super::{
     Endpoint,
     members::{Delta, Members},
@@ -216,6 +216,11 @@ impl Endpoints {
     #[allow(dead_code, reason = "awaited by a layer that is a feature")]
     pub(crate) fn changed(&self) -> OwnedNotified {
         self.0.changed.clone().notified_owned()
+    }
+
+    /// Has those look again who wait for a change, although the set has not changed.
+    pub(super) fn stir(&self) {
+        self.0.changed.notify_waiters();
     }
 
     /// Has what this makes of the members, and of whether they are resolved, follow the set for as long as it is held.
