@@ -96,7 +96,7 @@ struct State {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum By {
     Hand,
-    #[cfg(feature = "discover")]
+    #[cfg(any(feature = "discover", feature = "probe"))]
     Source,
 }
 
