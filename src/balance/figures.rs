@@ -7,27 +7,69 @@ use std::sync::{
 
 use tokio::time::{Duration, Instant};
 
-use super::load::{Load, Open, Sample};
+use super::{
+    load::{Load, Sample},
+    outlier::{Hub, Outcome, Ticket, Watch},
+};
 use crate::call::{Attempt, AttemptOutcome, Endpoint, Verdict, scope};
 
-/// The live counters of one endpoint. What a pick looks at comes first, in one line of the processor's cache.
+/// What the times of a pool are counted from, in nanoseconds.
 #[derive(Debug, Default)]
-#[repr(C, align(64))]
+pub(super) struct Epoch(OnceLock<Instant>);
+
+/// So long before the pool was first asked for the time. A clock that stands still in a test may be behind another.
+const BEFORE: Duration = Duration::from_secs(24 * 3_600);
+
+/// An instant, and how the counters of a pool have it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Moment {
+    pub(super) instant: Instant,
+    pub(super) nanos: u64,
+}
+
+impl Epoch {
+    #[inline]
+    pub(super) fn moment(&self, instant: Instant) -> Moment {
+        Moment {
+            instant,
+            nanos: nanos_between(self.get(instant), instant),
+        }
+    }
+
+    #[inline]
+    fn get(&self, now: Instant) -> Instant {
+        *self.0.get_or_init(|| now.checked_sub(BEFORE).unwrap_or(now))
+    }
+}
+
+/// It is enough for five hundred years.
+#[inline]
+fn nanos_between(from: Instant, to: Instant) -> u64 {
+    let between = to.saturating_duration_since(from);
+    let whole = between.as_secs().wrapping_mul(1_000_000_000);
+    whole.wrapping_add(between.subsec_nanos().into())
+}
+
+/// The live counters of one endpoint. What a call looks at and changes comes first.
+#[derive(Debug, Default)]
+#[repr(C)]
 pub(super) struct Counters {
     /// What is in flight: a guard takes back what it has added, so that it cannot drift.
     load: Load,
     /// The connection failures in a row, and when the last one of all was, in one word: they are read together.
     troubles: AtomicU64,
-    /// When it was looked at first. The times here are counted from there, in nanoseconds.
-    since: OnceLock<Instant>,
+    /// When an attempt started or ended last.
+    changed: AtomicU64,
     successes: AtomicU64,
+    /// The sum over the attempts that ended with an answer or an error.
+    response_nanos: AtomicU64,
+    /// That of the pool, from the first attempt on.
+    epoch: Epoch,
     failures: AtomicU64,
     ignored: AtomicU64,
     abandoned: AtomicU64,
-    /// The sum over the attempts that ended with an answer or an error.
-    response_nanos: AtomicU64,
-    /// When an attempt started or ended last.
-    changed: AtomicU64,
+    /// Where outliers are ejected.
+    watch: OnceLock<Arc<Watch>>,
 }
 
 /// The lower bits of [`Counters::troubles`] are the count. The others are the time, in microseconds, plus one: zero is
@@ -48,41 +90,69 @@ pub(super) enum End {
 }
 
 impl Counters {
-    /// The time as it is kept here. It is enough for five hundred years.
     #[inline]
     fn nanos(&self, now: Instant) -> u64 {
-        let first = *self.since.get_or_init(|| now);
-        let since = now.saturating_duration_since(first);
-        let whole = since.as_secs().saturating_mul(1_000_000_000);
-        whole.saturating_add(since.subsec_nanos().into())
-    }
-
-    fn instant(&self, since_first: Duration) -> Option<Instant> {
-        self.since.get()?.checked_add(since_first)
+        self.epoch.moment(now).nanos
     }
 
     /// The connection failures in a row; when the last one was, in a row or not.
     #[inline]
-    pub(super) fn troubles(&self) -> (u32, Option<Instant>) {
+    pub(super) fn troubles(&self) -> (u32, Option<u64>) {
         let troubles = self.troubles.load(Relaxed);
         let last = (troubles >> COUNT_BITS)
             .checked_sub(1)
-            .and_then(|micros| self.instant(Duration::from_micros(micros)));
+            .map(|micros| micros * 1_000);
         ((troubles & COUNT) as u32, last)
     }
 
     /// When an attempt started or ended last.
-    pub(super) fn changed(&self) -> Option<Instant> {
-        self.instant(Duration::from_nanos(self.changed.load(Relaxed)))
+    pub(super) fn changed(&self) -> u64 {
+        self.changed.load(Relaxed)
     }
 
-    /// What comes back is when that was.
+    /// What is watched of it, if outliers are ejected.
+    pub(super) fn watch(&self) -> Option<&Arc<Watch>> {
+        self.watch.get()
+    }
+
     #[inline]
-    fn begin(&self, now: Instant) -> u64 {
-        let nanos = self.nanos(now);
-        self.load.begin(nanos);
-        self.changed.store(nanos, Relaxed);
-        nanos
+    pub(super) fn watched_by(&self, hub: &Arc<Hub>) -> &Watch {
+        self.watch.get_or_init(|| Arc::new(Watch::new(hub.clone())))
+    }
+
+    /// What was admitted with this has ended, for the detector of outliers.
+    #[inline]
+    pub(super) fn unwatch(
+        self: &Arc<Self>,
+        ticket: Ticket,
+        endpoint: &Endpoint,
+        outcome: Outcome,
+        now: Instant,
+    ) {
+        if ticket == Ticket::default() {
+            return;
+        }
+        if let Some(watch) = self.watch() {
+            watch.end(ticket, self, endpoint, outcome, now);
+        }
+    }
+
+    /// It has come back to the others, and is to get less than its part at first.
+    pub(super) fn begin_slowly(&self, now: Instant) {
+        self.load.settle();
+        self.load.join(self.nanos(now));
+    }
+
+    /// Counts time as the pool does. It is to be said before the first attempt.
+    #[inline]
+    pub(super) fn count_from(&self, epoch: &Epoch, now: Moment) {
+        self.epoch.0.get_or_init(|| epoch.get(now.instant));
+    }
+
+    #[inline]
+    fn begin(&self, now: Moment) {
+        self.load.begin(now.nanos);
+        self.changed.store(now.nanos, Relaxed);
     }
 
     #[inline]
@@ -90,16 +160,10 @@ impl Counters {
         self.load.in_flight()
     }
 
-    /// What is under way, and since when.
+    /// How loaded it seems.
     #[inline]
-    pub(super) fn open(&self, now: Instant) -> Open {
-        self.load.open(self.nanos(now))
-    }
-
-    /// How loaded it seems, and the time that goes with it.
-    #[inline]
-    pub(super) fn load(&self, now: Instant) -> (&Load, u64) {
-        (&self.load, self.nanos(now))
+    pub(super) fn load(&self) -> &Load {
+        &self.load
     }
 
     pub(super) fn read(&self) -> Figures {
@@ -238,13 +302,12 @@ impl Figures {
 }
 
 /// An attempt that counts as in flight while this lives. A verdict ends it; so does dropping it, as abandoned.
+///
+/// It is changed where it is: it comes into being and ends with each call, and moving it takes as long as either.
 #[derive(Debug)]
-pub(super) struct InFlight(Option<Underway>);
-
-/// An attempt, from its start on.
-#[derive(Debug)]
-pub(super) struct Underway {
-    endpoint: Endpoint,
+pub(super) struct InFlight {
+    /// `None`: it has ended.
+    endpoint: Option<Endpoint>,
     counters: Arc<Counters>,
     /// As the counters have it.
     started: u64,
@@ -252,109 +315,124 @@ pub(super) struct Underway {
     decay: f32,
     /// Is it a part of a call that keeps a trail?
     recorded: bool,
+    /// Where outliers are ejected.
+    ticket: Ticket,
 }
 
 impl InFlight {
     /// `decay`: within how many seconds the rule forgets response times. `had_a_choice`: there were other endpoints
     /// than this one, without a veto.
+    #[inline(always)]
     pub(super) fn begin(
-        endpoint: Endpoint,
-        counters: Arc<Counters>,
-        started: Instant,
+        endpoint: &Endpoint,
+        counters: &Arc<Counters>,
+        now: Moment,
         decay: f32,
         had_a_choice: bool,
     ) -> Self {
-        let started = counters.begin(started);
-        InFlight(Some(Underway {
-            endpoint,
-            counters,
-            started,
+        counters.begin(now);
+        let recorded = scope::current(|scope| {
+            scope.set_had_a_choice(had_a_choice);
+            scope.keeps_trail()
+        });
+        InFlight {
+            endpoint: Some(endpoint.clone()),
+            counters: counters.clone(),
+            started: now.nanos,
             decay,
-            recorded: scope::current(|scope| {
-                scope.set_had_a_choice(had_a_choice);
-                scope.keeps_trail()
-            }),
-        }))
-    }
-
-    /// Ends it. What comes back is what can be told of it; always, since it ends but once.
-    #[inline]
-    pub(super) fn end(mut self, verdict: Verdict, end: End, now: Instant) -> Option<Underway> {
-        let underway = self.0.take()?;
-        let nanos = underway.counters.nanos(now);
-        let took = nanos.saturating_sub(underway.started);
-        underway
-            .counters
-            .end(verdict, end, underway.started, took, nanos, underway.decay);
-        Some(underway)
-    }
-
-    /// Given up.
-    pub(super) fn abandon(mut self, now: Instant) {
-        if let Some(underway) = self.0.take() {
-            underway.counters.abandon(underway.started, now, underway.decay);
+            recorded,
+            ticket: Ticket::default(),
         }
     }
 
-    /// Its answer is here, and the verdict will come later. It stays in flight until then, and is no part of the call any
-    /// more, which may have ended long before. What can be told of it now comes back too.
-    pub(super) fn answered(mut self) -> Option<(InFlight, Underway)> {
-        let underway = self.0.as_mut()?;
-        underway.recorded = false;
-        let told = Underway {
-            endpoint: underway.endpoint.clone(),
-            counters: underway.counters.clone(),
-            ..*underway
+    /// With what it was admitted as.
+    #[inline(always)]
+    pub(super) fn watched(mut self, ticket: Ticket) -> Self {
+        self.ticket = ticket;
+        self
+    }
+
+    /// Ends it. What comes back is where it went. `None`: it has ended before.
+    #[inline]
+    pub(super) fn end(&mut self, verdict: Verdict, end: End, now: Instant) -> Option<Endpoint> {
+        let endpoint = self.endpoint.take()?;
+        let nanos = self.counters.nanos(now);
+        let took = nanos.saturating_sub(self.started);
+        self.counters
+            .end(verdict, end, self.started, took, nanos, self.decay);
+        self.counters
+            .unwatch(self.ticket, &endpoint, Outcome::Verdict(verdict), now);
+        Some(endpoint)
+    }
+
+    /// Given up.
+    pub(super) fn abandon(&mut self, now: Instant) -> Option<Endpoint> {
+        let endpoint = self.endpoint.take()?;
+        self.counters.abandon(self.started, now, self.decay);
+        let waited = self.counters.nanos(now).saturating_sub(self.started);
+        self.counters
+            .unwatch(self.ticket, &endpoint, Outcome::GivenUp(waited), now);
+        Some(endpoint)
+    }
+
+    /// Its answer is here, and the verdict will come later. It stays in flight until then, as what comes back, and is no
+    /// part of the call any more, which may have ended long before. Where it went comes back too.
+    pub(super) fn answered(&mut self) -> Option<(InFlight, Endpoint)> {
+        let endpoint = self.endpoint.take()?;
+        let in_flight = InFlight {
+            endpoint: Some(endpoint.clone()),
+            counters: self.counters.clone(),
+            started: self.started,
+            decay: self.decay,
+            recorded: false,
+            ticket: self.ticket,
         };
-        Some((self, told))
+        Some((in_flight, endpoint))
     }
 
     /// Ends it by a verdict that came later than the answer.
     pub(super) fn end_late(mut self, verdict: Verdict, answered: Instant, now: Instant) {
-        if let Some(Underway {
-            counters,
-            started,
-            decay,
-            ..
-        }) = self.0.take()
-        {
-            let took = counters.nanos(answered).saturating_sub(started);
-            let nanos = counters.nanos(now);
-            counters.end(verdict, End::Answered, started, took, nanos, decay);
+        if let Some(endpoint) = self.endpoint.take() {
+            let took = self.counters.nanos(answered).saturating_sub(self.started);
+            let nanos = self.counters.nanos(now);
+            self.counters
+                .end(verdict, End::Answered, self.started, took, nanos, self.decay);
+            self.counters
+                .unwatch(self.ticket, &endpoint, Outcome::Verdict(verdict), now);
         }
     }
-}
 
-impl Underway {
     /// For the trail.
-    pub(super) fn attempt(&self, now: Instant, outcome: AttemptOutcome) -> Attempt {
-        let since_first = Duration::from_nanos(self.started);
-        let started = self.counters.instant(since_first).unwrap_or(now);
-        Attempt::new(Some(self.endpoint.clone()), started, now, outcome)
-    }
-
-    /// Where it went.
-    pub(super) fn into_endpoint(self) -> Endpoint {
-        self.endpoint
+    pub(super) fn attempt(&self, endpoint: &Endpoint, now: Instant, outcome: AttemptOutcome) -> Attempt {
+        let took = self.counters.nanos(now).saturating_sub(self.started);
+        let started = now.checked_sub(Duration::from_nanos(took)).unwrap_or(now);
+        Attempt::new(Some(endpoint.clone()), started, now, outcome)
     }
 }
 
 impl Drop for InFlight {
+    #[inline]
     fn drop(&mut self) {
-        if let Some(underway) = self.0.take() {
-            let now = Instant::now();
-            underway.counters.abandon(underway.started, now, underway.decay);
-            if !underway.recorded {
-                // Should it be dropped within another call, that one has no part in it.
-                return;
-            }
-            scope::current(|scope| {
-                if scope.keeps_trail() {
-                    scope.record(underway.attempt(now, AttemptOutcome::Abandoned));
-                }
-                scope.set_picked(underway.endpoint);
-            });
+        if self.endpoint.is_some() {
+            self.give_up();
         }
+    }
+}
+
+impl InFlight {
+    #[cold]
+    fn give_up(&mut self) {
+        let now = Instant::now();
+        let Some(endpoint) = self.abandon(now).filter(|_| self.recorded) else {
+            // Should it be dropped within another call, that one has no part in it.
+            return;
+        };
+        scope::current(|scope| {
+            if scope.keeps_trail() {
+                scope.record(self.attempt(&endpoint, now, AttemptOutcome::Abandoned));
+            }
+            scope.set_picked(endpoint);
+        });
     }
 }
 
@@ -366,12 +444,17 @@ mod tests {
     fn each_way_of_ending_is_counted_once_and_leaves_nothing_in_flight() {
         let endpoint = Endpoint::new("http://a").unwrap();
         let counters = Arc::new(Counters::default());
-        let begin = || InFlight::begin(endpoint.clone(), counters.clone(), Instant::now(), 1.0, false);
+        let epoch = Epoch::default();
+        let begin = || {
+            let now = epoch.moment(Instant::now());
+            counters.count_from(&epoch, now);
+            InFlight::begin(&endpoint, &counters, now, 1.0, false)
+        };
         let open = [begin(), begin()];
         assert_eq!(counters.in_flight(), 2);
         for verdict in [Verdict::Success, Verdict::Failure, Verdict::Ignored] {
             let ended = begin().end(verdict, End::Met, Instant::now()).unwrap();
-            assert_eq!(ended.into_endpoint(), endpoint);
+            assert_eq!(ended, endpoint);
         }
         drop(open);
         let figures = counters.read();

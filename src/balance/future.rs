@@ -17,7 +17,7 @@ use super::{
     wait::Waiting,
 };
 use crate::call::{
-    Addressed, Attempt, AttemptOutcome, BoxError, CallScope, Classify, Fault, LateVerdict, Verdict,
+    Addressed, Attempt, AttemptOutcome, BoxError, CallScope, Classify, Endpoint, Fault, LateVerdict, Verdict,
     is_connection_failure, scope,
 };
 
@@ -42,7 +42,7 @@ pin_project! {
         Calling {
             #[pin]
             future: S::Future,
-            in_flight: Option<InFlight>,
+            in_flight: InFlight,
             classify: C,
         },
         // Boxed, so that calls which need not wait do not carry the room for a timer and a second request.
@@ -52,12 +52,12 @@ pin_project! {
 }
 
 impl<S: Service<Req>, Req, R, C> LoadBalanceFuture<S, Req, R, C> {
-    #[inline]
+    #[inline(always)]
     pub(super) fn calling(future: S::Future, in_flight: InFlight, classify: C) -> Self {
         LoadBalanceFuture {
             state: State::Calling {
                 future,
-                in_flight: Some(in_flight),
+                in_flight,
                 classify,
             },
         }
@@ -99,17 +99,14 @@ where
                     classify,
                 } => {
                     let result = ready!(future.poll(cx)).map_err(Into::into);
-                    return Poll::Ready(match in_flight.take() {
-                        Some(in_flight) => ended(in_flight, classify, result, Vec::new()),
-                        None => result,
-                    });
+                    return Poll::Ready(ended(in_flight, classify, result, Vec::new()));
                 }
                 StateProj::Waiting { waiting } => {
                     let (future, in_flight) = ready!(waiting.as_mut().poll(cx))?;
                     let classify = waiting.classify().clone();
                     state.set(State::Calling {
                         future,
-                        in_flight: Some(in_flight),
+                        in_flight,
                         classify,
                     });
                 }
@@ -130,7 +127,7 @@ where
 /// `before`: attempts that have failed before it, where nobody above keeps a trail.
 #[inline]
 pub(super) fn ended<T, C: Classify<T>>(
-    in_flight: InFlight,
+    in_flight: &mut InFlight,
     classify: &C,
     result: Result<T, BoxError>,
     before: Vec<Attempt>,
@@ -143,12 +140,12 @@ pub(super) fn ended<T, C: Classify<T>>(
             }
             let verdict = classify.classify(Ok(&response));
             let now = Instant::now();
-            if let Some(ended) = in_flight.end(verdict, End::Answered, now) {
+            if let Some(endpoint) = in_flight.end(verdict, End::Answered, now) {
                 scope::current(|scope| {
                     if scope.trail().is_some() {
-                        scope.record_answer(ended.attempt(now, AttemptOutcome::Answered));
+                        record_answer(scope, in_flight, &endpoint, now);
                     }
-                    scope.set_picked(ended.into_endpoint());
+                    scope.set_picked(endpoint);
                 });
             }
             Ok(response)
@@ -160,25 +157,30 @@ pub(super) fn ended<T, C: Classify<T>>(
     }
 }
 
+#[cold]
+fn record_answer(scope: &mut CallScope, in_flight: &InFlight, endpoint: &Endpoint, now: Instant) {
+    scope.record_answer(in_flight.attempt(endpoint, now, AttemptOutcome::Answered));
+}
+
 /// Says to the layers above where the attempt went, and leaves it in flight until its verdict comes.
 #[cold]
-fn answered(in_flight: InFlight, late: &LateVerdict) {
+fn answered(in_flight: &mut InFlight, late: &LateVerdict) {
     let answered = Instant::now();
-    let Some((in_flight, told)) = in_flight.answered() else {
+    let Some((in_flight, endpoint)) = in_flight.answered() else {
         return;
     };
     scope::current(|scope| {
         if scope.trail().is_some() {
-            scope.record_answer(told.attempt(answered, AttemptOutcome::Answered));
+            record_answer(scope, &in_flight, &endpoint, answered);
         }
-        scope.set_picked(told.into_endpoint());
+        scope.set_picked(endpoint);
     });
     late.then(move |verdict| in_flight.end_late(verdict, answered, Instant::now()));
 }
 
 #[cold]
 fn failed<T>(
-    in_flight: InFlight,
+    in_flight: &mut InFlight,
     verdict: Verdict,
     error: BoxError,
     mut before: Vec<Attempt>,
@@ -194,12 +196,17 @@ fn failed<T>(
 }
 
 /// Books an attempt that has failed. It comes back where nobody above keeps a trail.
-pub(super) fn book_failure(in_flight: InFlight, verdict: Verdict, end: End, fault: Fault) -> Option<Attempt> {
+pub(super) fn book_failure(
+    in_flight: &mut InFlight,
+    verdict: Verdict,
+    end: End,
+    fault: Fault,
+) -> Option<Attempt> {
     let now = Instant::now();
-    let ended = in_flight.end(verdict, end, now)?;
-    let attempt = ended.attempt(now, AttemptOutcome::Failed(fault));
+    let endpoint = in_flight.end(verdict, end, now)?;
+    let attempt = in_flight.attempt(&endpoint, now, AttemptOutcome::Failed(fault));
     scope::current(|scope| {
-        scope.set_picked(ended.into_endpoint());
+        scope.set_picked(endpoint);
         if scope.keeps_trail() {
             scope.record(attempt);
             None

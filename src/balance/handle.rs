@@ -6,6 +6,7 @@ use tokio::time::Instant;
 
 use super::{
     figures::Figures,
+    outlier::Ejection,
     roster::{Entry, Pool},
 };
 use crate::call::{Endpoint, Endpoints};
@@ -22,6 +23,8 @@ pub struct EndpointFigures {
     endpoint: Endpoint,
     figures: Figures,
     tripped: bool,
+    ejection: Option<Ejection>,
+    ejections: u64,
 }
 
 impl BalanceHandle {
@@ -40,13 +43,15 @@ impl BalanceHandle {
     /// one that is taken out and put in again begins anew.
     pub fn endpoints(&self) -> Vec<EndpointFigures> {
         let roster = self.pool.roster();
-        let now = Instant::now();
+        let now = self.pool.epoch().moment(Instant::now());
         roster
             .iter()
             .map(|entry| EndpointFigures {
                 endpoint: entry.endpoint.clone(),
                 figures: entry.counters.read(),
                 tripped: self.pool.stats.is_tripped(&entry.counters, now),
+                ejection: self.pool.outliers().ejection(&entry.counters),
+                ejections: entry.counters.watch().map_or(0, |watch| watch.ejections()),
             })
             .collect()
     }
@@ -61,8 +66,22 @@ impl BalanceHandle {
     /// in the set.
     pub fn is_tripped(&self, key: &str) -> bool {
         let roster = self.pool.roster();
-        let tripped = |entry: &Entry| self.pool.stats.is_tripped(&entry.counters, Instant::now());
+        let now = self.pool.epoch().moment(Instant::now());
+        let tripped = |entry: &Entry| self.pool.stats.is_tripped(&entry.counters, now);
         roster.find_key(key).is_some_and(tripped)
+    }
+
+    /// What is known of the endpoint with this key as an [outlier](super::outlier). `None`: it is not ejected, or not in
+    /// the set.
+    pub fn ejection(&self, key: &str) -> Option<Ejection> {
+        let roster = self.pool.roster();
+        self.pool.outliers().ejection(&roster.find_key(key)?.counters)
+    }
+
+    /// Are [ejections disregarded](super::outlier#how-many-are-ejected), as of the last look, since too few endpoints
+    /// may be picked?
+    pub fn disregards_ejections(&self) -> bool {
+        self.pool.outliers().is_panicking()
     }
 
     /// The sums over the endpoints that are in the set now.
@@ -83,6 +102,16 @@ impl EndpointFigures {
     /// What has been counted about it.
     pub fn figures(&self) -> Figures {
         self.figures
+    }
+
+    /// Was it ejected then as an [outlier](super::outlier), and why, and until when?
+    pub fn ejection(&self) -> Option<&Ejection> {
+        self.ejection.as_ref()
+    }
+
+    /// How often it has been ejected since it came into the set, failed probes included.
+    pub fn ejections(&self) -> u64 {
+        self.ejections
     }
 
     /// Was it tripped then, by the [settings](super::RibbonStats) of the layer?

@@ -1,6 +1,6 @@
 //! The layer and its settings.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, mem, sync::Arc};
 
 use tokio::time::{Duration, Instant};
 use tower_layer::Layer;
@@ -9,6 +9,7 @@ use tower_service::Service;
 use super::{
     figures::{Counters, InFlight},
     handle::BalanceHandle,
+    outlier::{Outcome, OutlierEjection, Ticket},
     pick::{Asked, pick},
     roster::{Pool, Roster},
     rule::{Ewma, Rule},
@@ -52,6 +53,18 @@ pub(super) struct Target {
     pub(super) endpoint: Endpoint,
     counters: Arc<Counters>,
     had_a_choice: bool,
+    ticket: Ticket,
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        // It has not started: if it was to be a probe, another call may be one.
+        if self.ticket != Ticket::default() {
+            let now = Instant::now();
+            self.counters
+                .unwatch(self.ticket, &self.endpoint, Outcome::GivenUp(0), now);
+        }
+    }
 }
 
 /// What layer, services and waiting calls have in common.
@@ -147,6 +160,15 @@ impl<R, C> LoadBalanceLayer<R, C> {
     /// A [handle](LoadBalanceLayer::handle) that was taken before judges by the settings of before.
     pub fn ribbon_stats(mut self, stats: RibbonStats) -> Self {
         self.balance.ribbon_stats(stats);
+        self
+    }
+
+    /// Leaves endpoints alone for a time that fail more than others. Default: none is. See [there](super::outlier).
+    ///
+    /// As the figures do, what is known of outliers belongs to all clones, services and handles of this layer, those that
+    /// were made before included. Given again, it begins anew.
+    pub fn outliers(self, outliers: OutlierEjection) -> Self {
+        self.balance.pool.eject(outliers);
         self
     }
 
@@ -252,19 +274,13 @@ impl<R: Rule, C> Balance<R, C> {
         now: Instant,
     ) -> Result<Target, Nowhere> {
         let roster = self.pool.roster();
-        match pick(
-            &*self.rule,
-            &roster,
-            &self.pool.stats,
-            request,
-            asked,
-            passed,
-            now,
-        ) {
-            Some(entry) => Ok(Target {
+        let now = self.pool.epoch().moment(now);
+        match pick(&*self.rule, &self.pool, &roster, request, asked, passed, now) {
+            Some((entry, ticket)) => Ok(Target {
                 endpoint: entry.endpoint.clone(),
                 counters: entry.counters.clone(),
                 had_a_choice: roster.has_another_than(entry),
+                ticket,
             }),
             None => Err(Nowhere::of(&roster)),
         }
@@ -272,13 +288,24 @@ impl<R: Rule, C> Balance<R, C> {
 
     /// The attempt starts.
     #[inline]
-    pub(super) fn begin(&self, target: Target, now: Instant) -> InFlight {
+    pub(super) fn begin(&self, mut target: Target, now: Instant) -> InFlight {
         let decay = self.rule.decay().as_secs_f32();
-        InFlight::begin(target.endpoint, target.counters, now, decay, target.had_a_choice)
+        let ticket = mem::take(&mut target.ticket);
+        let epoch = self.pool.epoch();
+        let now = epoch.moment(now);
+        target.counters.count_from(epoch, now);
+        InFlight::begin(
+            &target.endpoint,
+            &target.counters,
+            now,
+            decay,
+            target.had_a_choice,
+        )
+        .watched(ticket)
     }
 
     /// Picks an endpoint and sends the request there through a service that is ready.
-    #[inline]
+    #[inline(always)]
     pub(super) fn start<S, Req>(&self, service: &mut S, mut request: Req) -> Start<S::Future, Req>
     where
         S: Service<Req>,
@@ -289,12 +316,25 @@ impl<R: Rule, C> Balance<R, C> {
         if asked.deadline.is_some_and(|deadline| deadline <= now) {
             return Start::TooLate(Box::new(NoTimeLeft::new(NAME)));
         }
-        let target = match self.target(&request, &asked, &[], now) {
-            Ok(target) => target,
-            Err(why) => return Start::Nowhere { request, why },
+        let in_flight = {
+            let roster = self.pool.roster();
+            let rule = &*self.rule;
+            let epoch = self.pool.epoch();
+            let now = epoch.moment(now);
+            let Some((entry, ticket)) = pick(rule, &self.pool, &roster, &request, &asked, &[], now) else {
+                let why = Nowhere::of(&roster);
+                return Start::Nowhere { request, why };
+            };
+            // Before what is counted in one step: of a large set all of this comes from far, and so comes at once.
+            entry.counters.count_from(epoch, now);
+            let decay = rule.decay().as_secs_f32();
+            let had_a_choice = roster.has_another_than(entry);
+            // Before code of others is called, which may panic: this gives back what was taken.
+            let in_flight =
+                InFlight::begin(&entry.endpoint, &entry.counters, now, decay, had_a_choice).watched(ticket);
+            request.send_to(&entry.endpoint, self.settings.host);
+            in_flight
         };
-        request.send_to(&target.endpoint, self.settings.host);
-        let in_flight = self.begin(target, now);
         Start::Calling(service.call(request), in_flight)
     }
 }

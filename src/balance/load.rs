@@ -1,7 +1,8 @@
 //! How loaded an endpoint seems: what is under way to it, and how fast it has answered of late.
 //!
-//! Each fact that must be read as a whole is one word, so that a look at an endpoint is two loads and no lock. Times are
-//! nanoseconds from a beginning that the owner keeps.
+//! Each fact that must be read as a whole is one word, so that a look at an endpoint is a few loads and no lock. What is
+//! worked out of them takes no branch: a processor cannot guess how loaded the next endpoint is, and to guess wrong costs
+//! more than all the rest. Times are nanoseconds from a beginning that the owner keeps.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -19,7 +20,6 @@ const COUNT: u64 = (1 << COUNT_BITS) - 1;
 /// Starts are kept in units of 2^14 ns, which is 16 us: the sum is good for nine years of waiting.
 const UNIT_BITS: u32 = 14;
 const UNIT_SECS: f32 = (1_u64 << UNIT_BITS) as f32 / 1e9;
-const SUM: u64 = u64::MAX >> COUNT_BITS;
 
 /// Times of samples are kept in units of 2^20 ns, which is about a millisecond; they come round in 52 days.
 const TICK_BITS: u32 = 20;
@@ -50,7 +50,7 @@ pub(super) enum Sample {
 /// What is under way.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Open {
-    pub(super) count: u64,
+    pub(super) count: u32,
     /// For how long on average, in seconds.
     pub(super) age: f32,
 }
@@ -75,15 +75,13 @@ impl Load {
     pub(super) fn open(&self, nanos: u64) -> Open {
         let open = self.open.load(Relaxed);
         let count = open & COUNT;
-        if count == 0 {
-            return Open { count, age: 0.0 };
-        }
-        let ages = (count.wrapping_mul(nanos >> UNIT_BITS)).wrapping_sub(open >> COUNT_BITS) & SUM;
-        // Somebody may have read the clock after us and started before.
-        let ages = if ages > SUM / 2 { 0 } else { ages };
+        // What is dropped at the top comes back as the sign. Somebody may have read the clock after us and started before:
+        // that is no age.
+        let ages = (count.wrapping_mul(nanos >> UNIT_BITS) << COUNT_BITS).wrapping_sub(open & !COUNT);
+        let ages = not_below_zero((ages as i64 >> COUNT_BITS) as f32);
         Open {
-            count,
-            age: ages as f32 * UNIT_SECS / count as f32,
+            count: count as u32,
+            age: ages * UNIT_SECS / count.max(1) as i64 as f32,
         }
     }
 
@@ -91,8 +89,15 @@ impl Load {
     /// asked.
     #[inline]
     pub(super) fn estimate(&self, nanos: u64) -> Option<(f32, f32)> {
+        let (estimate, idle) = self.estimate_or_zero(nanos);
+        (estimate > 0.0).then_some((estimate, idle))
+    }
+
+    /// The same; none is zero.
+    #[inline]
+    pub(super) fn estimate_or_zero(&self, nanos: u64) -> (f32, f32) {
         let word = self.estimate.load(Relaxed);
-        (word != 0).then(|| (seconds(word), idle(word, nanos)))
+        (seconds(word), idle(word, nanos))
     }
 
     /// Supposes an estimate where there is none.
@@ -104,6 +109,12 @@ impl Load {
     /// It has joined others now.
     pub(super) fn join(&self, nanos: u64) {
         let _ = self.joined.compare_exchange(0, nanos + 1, Relaxed, Relaxed);
+    }
+
+    /// Has it joined others, and is looked at as such?
+    #[inline]
+    pub(super) fn has_joined(&self) -> bool {
+        self.joined.load(Relaxed) != 0
     }
 
     /// For how long it has been with the others, in seconds. None: always.
@@ -124,7 +135,7 @@ impl Load {
         if sample == Sample::Nothing {
             return;
         }
-        let took = (took as f32 / 1e9).max(f32::MIN_POSITIVE);
+        let took = (took as i64 as f32 / 1e9).max(f32::MIN_POSITIVE);
         let next = |word: u64| {
             if word == 0 {
                 let first = if sample == Sample::Failed {
@@ -140,31 +151,43 @@ impl Load {
                 Sample::Failed => took.max(before * FAILURE_FACTOR).max(FAILURE_LEAST),
                 _ => took,
             };
-            let weight = (1.0 - (-idle(word, nanos) / decay).exp()).max(LEAST_WEIGHT);
+            let weight = match idle(word, nanos) {
+                0.0 => LEAST_WEIGHT,
+                idle => (1.0 - (-idle / decay).exp()).max(LEAST_WEIGHT),
+            };
             Some(pack(before + weight * (took - before), nanos))
         };
         let _ = self.estimate.fetch_update(Relaxed, Relaxed, next);
     }
 }
 
+#[inline]
 fn start(nanos: u64) -> u64 {
     ((nanos >> UNIT_BITS) << COUNT_BITS) + 1
 }
 
+#[inline]
 fn pack(estimate: f32, nanos: u64) -> u64 {
     let tick = (nanos >> TICK_BITS) as u32;
     u64::from(estimate.max(f32::MIN_POSITIVE).to_bits()) << 32 | u64::from(tick)
 }
 
+#[inline]
 fn seconds(word: u64) -> f32 {
     f32::from_bits((word >> 32) as u32)
 }
 
+/// One step of the processor, unlike [`f32::max`], which minds what is no number.
+#[inline]
+fn not_below_zero(number: f32) -> f32 {
+    if number > 0.0 { number } else { 0.0 }
+}
+
+#[inline]
 fn idle(word: u64, nanos: u64) -> f32 {
     let ticks = ((nanos >> TICK_BITS) as u32).wrapping_sub(word as u32);
     // Somebody may have read the clock before us and written after.
-    let ticks = if ticks > u32::MAX / 2 { 0 } else { ticks };
-    ticks as f32 * TICK_SECS
+    not_below_zero(ticks as i32 as f32) * TICK_SECS
 }
 
 #[cfg(test)]

@@ -1,9 +1,13 @@
 //! The pick of one attempt: what the layers above want, what health says, and what the rule chooses.
 
+use std::sync::Arc;
+
 use tokio::time::Instant;
 
 use super::{
-    roster::{Entry, Roster},
+    figures::Moment,
+    outlier::Ticket,
+    roster::{Entry, Pool, Roster},
     rule::{Candidates, Rule},
     stats::RibbonStats,
 };
@@ -28,17 +32,47 @@ impl Asked {
     }
 }
 
-/// The entry that the next attempt goes to. `None`: there is none, or the rule wants none. `passed`: those that this
-/// attempt has been to and did not start at.
+/// How often it is chosen again if somebody else was faster in sending the one call there that may go.
+const CHOICES: u32 = 3;
+
+/// The entry that the next attempt goes to, and what it is for the detector of outliers. `None`: there is none, or the rule
+/// wants none. `passed`: those that this attempt has been to and did not start at.
 #[inline]
 pub(super) fn pick<'a, R: Rule + ?Sized>(
+    rule: &R,
+    pool: &Pool,
+    roster: &'a Roster,
+    request: &dyn Addressed,
+    asked: &Asked,
+    passed: &[Endpoint],
+    now: Moment,
+) -> Option<(&'a Entry, Ticket)> {
+    let outliers = pool.outliers();
+    let (is_on, is_due) = outliers.is_on_and_due(now.instant);
+    if is_due {
+        outliers.look(now.instant, || Arc::clone(&pool.roster()));
+    }
+    let choose = || entry(rule, roster, &pool.stats, request, asked, passed, now);
+    if is_on {
+        for _ in 0..CHOICES {
+            let entry = choose()?;
+            if let Some(ticket) = outliers.admit(&entry.counters, &entry.endpoint, now.instant) {
+                return Some((entry, ticket));
+            }
+        }
+    }
+    Some((choose()?, Ticket::default()))
+}
+
+#[inline]
+fn entry<'a, R: Rule + ?Sized>(
     rule: &R,
     roster: &'a Roster,
     stats: &RibbonStats,
     request: &dyn Addressed,
     asked: &Asked,
     passed: &[Endpoint],
-    now: Instant,
+    now: Moment,
 ) -> Option<&'a Entry> {
     if roster.is_empty() {
         return None;
@@ -74,14 +108,24 @@ pub(super) struct Tried<'a> {
 impl Tried<'_> {
     #[inline]
     pub(super) fn contains(self, endpoint: &Endpoint) -> bool {
-        (self.before && scope::current(|scope| scope.tried().any(|tried| tried.key() == endpoint.key())))
-            || self.has_passed(endpoint)
+        (self.before && is_tried(endpoint)) || self.has_passed(endpoint)
+    }
+
+    /// Are there none?
+    #[inline]
+    pub(super) fn is_nothing(self) -> bool {
+        !self.before && self.passed.is_empty()
     }
 
     #[inline]
     fn has_passed(self, endpoint: &Endpoint) -> bool {
         self.passed.iter().any(|passed| passed.key() == endpoint.key())
     }
+}
+
+#[cold]
+fn is_tried(endpoint: &Endpoint) -> bool {
+    scope::current(|scope| scope.tried().any(|tried| tried.key() == endpoint.key()))
 }
 
 /// The place of the one that the rule chooses, among those that can be had. There is at least one candidate.
@@ -126,6 +170,8 @@ fn among_some<R: Rule + ?Sized>(rule: &R, all: &Candidates<'_>, tried: Tried<'_>
 /// Where the one that the rule chooses is in the set.
 #[inline]
 fn place<R: Rule + ?Sized>(rule: &R, candidates: &Candidates<'_>) -> Option<usize> {
-    let index = rule.pick(candidates)?.checked_rem(candidates.len())?;
+    let (index, n) = (rule.pick(candidates)?, candidates.len());
+    // Dividing takes longer than asking whether it must be.
+    let index = if index < n { index } else { index.checked_rem(n)? };
     candidates.place(index)
 }

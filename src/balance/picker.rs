@@ -7,6 +7,7 @@ use tokio::time::Instant;
 use super::{
     figures::{End, InFlight},
     handle::BalanceHandle,
+    outlier::OutlierEjection,
     pick::{Asked, pick},
     roster::Pool,
     rule::Rule,
@@ -56,24 +57,30 @@ impl<R: Rule> Picker<R> {
         self
     }
 
+    /// Leaves endpoints alone for a time that fail more than others. See
+    /// [`LoadBalanceLayer`](super::LoadBalanceLayer::outliers). With a [seed](super::OutlierEjectionBuilder::seeded) it
+    /// does the same again if it is told the same.
+    pub fn outliers(self, outliers: OutlierEjection) -> Self {
+        self.pool.eject(outliers);
+        self
+    }
+
     /// Where this request is to go now. `None`: the set is empty, or the rule chooses none of it.
     ///
     /// The time must not go back by much: what is told of the past counts as now.
     pub fn pick(&self, request: &impl Addressed, now: Instant) -> Option<Picked> {
         let roster = self.pool.roster();
         let asked = Asked::read();
-        let entry = pick(&*self.rule, &roster, &self.pool.stats, request, &asked, &[], now)?;
+        let epoch = self.pool.epoch();
+        let now = epoch.moment(now);
+        let (entry, ticket) = pick(&*self.rule, &self.pool, &roster, request, &asked, &[], now)?;
         let decay = self.rule.decay().as_secs_f32();
-        let endpoint = entry.endpoint.clone();
+        entry.counters.count_from(epoch, now);
+        let had_a_choice = roster.has_another_than(entry);
         Some(Picked {
-            in_flight: InFlight::begin(
-                endpoint.clone(),
-                entry.counters.clone(),
-                now,
-                decay,
-                roster.has_another_than(entry),
-            ),
-            endpoint,
+            in_flight: InFlight::begin(&entry.endpoint, &entry.counters, now, decay, had_a_choice)
+                .watched(ticket),
+            endpoint: entry.endpoint.clone(),
         })
     }
 
@@ -116,17 +123,17 @@ impl Picked {
     }
 
     /// There was an answer, or an error, that counts as this.
-    pub fn end(self, verdict: Verdict, now: Instant) {
+    pub fn end(mut self, verdict: Verdict, now: Instant) {
         self.in_flight.end(verdict, End::Answered, now);
     }
 
     /// The server could not be reached, or fell silent, or broke the connection.
-    pub fn connection_failed(self, now: Instant) {
+    pub fn connection_failed(mut self, now: Instant) {
         self.in_flight.end(Verdict::Failure, End::ConnectionFailed, now);
     }
 
     /// It was given up before it ended.
-    pub fn abandon(self, now: Instant) {
+    pub fn abandon(mut self, now: Instant) {
         self.in_flight.abandon(now);
     }
 }

@@ -1,8 +1,8 @@
 //! How Ribbon reads the figures about a server.
 
-use tokio::time::{Duration, Instant};
+use tokio::time::Duration;
 
-use super::figures::Counters;
+use super::figures::{Counters, Moment};
 use crate::call::{ConfigError, config};
 
 const NAME: &str = "RibbonStats";
@@ -86,26 +86,27 @@ impl RibbonStats {
     }
 
     #[inline]
-    pub(super) fn is_tripped(&self, counters: &Counters, now: Instant) -> bool {
+    pub(super) fn is_tripped(&self, counters: &Counters, now: Moment) -> bool {
         let (failures, last) = counters.troubles();
         if failures < self.connection_failures {
             return false;
         }
         // One that has never failed is not tripped, however low the threshold.
-        last.is_some_and(|last| now.saturating_duration_since(last) < self.blackout(failures))
+        let since = |last| Duration::from_nanos(now.nanos.saturating_sub(last));
+        last.is_some_and(|last| since(last) < self.blackout(failures))
     }
 
     /// What is in flight; none, if nothing has started or ended for too long to believe it.
-    pub(super) fn active(&self, counters: &Counters, now: Instant) -> u64 {
+    pub(super) fn active(&self, counters: &Counters, now: Moment) -> u64 {
         let in_flight = counters.in_flight();
-        let stale = |changed| now.saturating_duration_since(changed) > self.active_window;
-        if in_flight > 0 && counters.changed().is_some_and(stale) {
+        let unchanged = || Duration::from_nanos(now.nanos.saturating_sub(counters.changed()));
+        if in_flight > 0 && unchanged() > self.active_window {
             return 0;
         }
         in_flight
     }
 
-    pub(super) fn is_available(&self, counters: &Counters, now: Instant) -> bool {
+    pub(super) fn is_available(&self, counters: &Counters, now: Moment) -> bool {
         let full = self.active_limit != u64::MAX && self.active(counters, now) >= self.active_limit;
         let tripped = self.filter_tripped && self.is_tripped(counters, now);
         !full && !tripped

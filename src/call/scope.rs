@@ -392,15 +392,20 @@ impl Drop for Entered<'_> {
 /// Looks at, or writes into, the scope that is on the thread. `f` must not poll anything: within it no scope is.
 #[inline]
 pub fn current<R>(f: impl FnOnce(&mut CallScope) -> R) -> R {
-    let mut nowhere = CallScope::NOWHERE;
     // Calls may be dropped by a thread that is ending, when its scope is gone already.
     if CURRENT.try_with(|_| ()).is_err() {
-        return f(&mut nowhere);
+        return nowhere(f);
     }
     CURRENT.with(|current| match current.try_borrow_mut() {
         Ok(mut scope) => f(&mut scope),
-        Err(_) => f(&mut nowhere),
+        Err(_) => nowhere(f),
     })
+}
+
+#[cold]
+fn nowhere<R>(f: impl FnOnce(&mut CallScope) -> R) -> R {
+    let mut nowhere = CallScope::NOWHERE;
+    f(&mut nowhere)
 }
 
 /// The deadline of the call that is being made.

@@ -25,6 +25,16 @@ impl Dice {
         }
     }
 
+    /// A generator of its own, for several numbers at once.
+    #[inline]
+    pub(super) fn several(&self) -> Rng {
+        let seed = match &self.0 {
+            None => fastrand::u64(..),
+            Some(state) => Rng::with_seed(state.fetch_add(STEP, Relaxed)).u64(..),
+        };
+        Rng::with_seed(seed)
+    }
+
     /// A number below `n`, which is above zero.
     #[inline]
     pub(super) fn below(&self, n: usize) -> usize {

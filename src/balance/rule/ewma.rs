@@ -9,14 +9,17 @@ use std::sync::{
 };
 
 use arc_swap::{ArcSwapOption, Guard};
-use tokio::time::{Duration, Instant};
+use tokio::time::Duration;
 
-use super::{
-    super::roster::{Roster, Seat},
-    Candidate, Candidates, Rule,
-    dice::Dice,
+use super::{Candidate, Candidates, Rule, dice::Dice};
+use crate::{
+    balance::{
+        figures::Counters,
+        load::{Load, Open},
+        roster::{Roster, Seat},
+    },
+    call::{ConfigError, Endpoint, config},
 };
-use crate::call::{ConfigError, config};
 
 const NAME: &str = "Ewma";
 
@@ -41,9 +44,10 @@ const PEERS: usize = 16;
 const SUBSET: usize = 20;
 /// So many endpoints are wanted for each attempt in flight.
 const FOR_EACH_IN_FLIGHT: f32 = 2.0;
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// If one of them has gone.
-const MAKE_AGAIN: Duration = Duration::from_millis(20);
+/// Nanoseconds.
+const LOOK_AGAIN: u64 = 1_000_000_000;
+/// If one of them has gone, or is described anew.
+const MAKE_AGAIN: u64 = 20_000_000;
 const MOST_LOOKS: usize = 512;
 
 /// Draws ten candidates and takes the one that is likely to answer soonest. It is the default.
@@ -58,6 +62,10 @@ const MOST_LOOKS: usize = 512;
 ///   asked by one call then; the next ones wait for how that ends.
 /// - A new endpoint is taken for what its peers are on average, and gets little at [first](EwmaBuilder::slow_start).
 /// - Looking at an endpoint changes nothing, so it does not matter how often it is looked at.
+/// - What it expects is divided by the endpoint's [weight](Endpoint::weight): one with a weight of three is taken until its
+///   answers take three times as long, or as many more attempts are in flight to it. That is its part under load. If
+///   next to nothing is in flight, the heaviest gets nearly all; to give each its part then as well, take
+///   [`WeightedRoundRobin`](super::WeightedRoundRobin).
 ///
 /// # Subset
 ///
@@ -92,7 +100,8 @@ const MOST_LOOKS: usize = 512;
 #[derive(Debug)]
 pub struct Ewma {
     settings: EwmaBuilder,
-    recovery: f32,
+    /// One by the seconds.
+    per_recovery: f32,
     slow_start: f32,
     seed: u64,
     dice: Dice,
@@ -135,28 +144,119 @@ struct Subset {
     /// Of which pool they are, and of which state of the set they are the first.
     pool: u64,
     roster: u64,
-    made: Instant,
+    /// In nanoseconds, as the counters have it.
+    made: u64,
     /// When they were looked at last.
-    at: Instant,
+    at: u64,
     /// Has one been drawn that is no more?
     has_lost: AtomicBool,
     /// How many attempts are in flight to them, on average.
     in_flight: f32,
     wanted: usize,
     /// None: it is the whole set. They stay through changes of it.
-    seats: Option<Arc<[Seat]>>,
+    members: Option<Arc<[Member]>>,
+}
+
+/// What is looked at of one of them is held here, so that it need not be looked for in the set.
+#[derive(Debug)]
+struct Member {
+    endpoint: Endpoint,
+    counters: Arc<Counters>,
+    seat: Seat,
+    per_weight: f32,
+    late: bool,
+}
+
+/// A candidate, as far as it is looked at.
+struct Seen<'a> {
+    endpoint: &'a Endpoint,
+    counters: &'a Counters,
+    /// One by its weight.
+    per_weight: f32,
+    /// Has it come into a set that others were in before?
+    late: bool,
+}
+
+/// One by its weight.
+#[inline]
+fn per_weight(endpoint: &Endpoint) -> f32 {
+    1.0 / i64::from(endpoint.weight()) as f32
+}
+
+impl Member {
+    #[inline]
+    fn seen(&self) -> Seen<'_> {
+        Seen {
+            endpoint: &self.endpoint,
+            counters: &self.counters,
+            per_weight: self.per_weight,
+            late: self.late,
+        }
+    }
 }
 
 impl Subset {
-    /// Where one of the seats is now.
+    /// Where a member is now. None: it has gone, or is described anew.
     #[inline]
-    fn place(&self, seat: Option<&Seat>, roster: &Roster) -> Option<usize> {
-        let place = seat?.place(roster);
+    fn place(&self, member: &Member, roster: &Roster) -> Option<usize> {
+        let place = member.seat.place(roster);
+        let is_same = |&place: &usize| {
+            roster
+                .get(place)
+                .is_some_and(|entry| entry.endpoint == member.endpoint)
+        };
+        let place = place.filter(is_same);
         if place.is_none() {
             self.has_lost.store(true, Relaxed);
         }
         place
     }
+}
+
+impl<'a> Seen<'a> {
+    #[inline]
+    fn of(candidate: Candidate<'a>) -> Self {
+        Seen {
+            endpoint: candidate.endpoint(),
+            counters: candidate.counters(),
+            per_weight: per_weight(candidate.endpoint()),
+            late: candidate.is_late(),
+        }
+    }
+}
+
+/// What an endpoint costs, the turn in which it was drawn, and its index: numbers that are not negative are in the order of
+/// their bits, so that the least of several of these is the best, and of equal ones any.
+#[inline]
+fn ranked(cost: f32, turn: usize, index: u32) -> u64 {
+    u64::from(cost.to_bits()) << 32 | (turn as u64) << INDEX_BITS | u64::from(index)
+}
+
+/// There are no more endpoints than that.
+const INDEX_BITS: u32 = 27;
+
+#[inline]
+fn index(ranked: u64) -> usize {
+    (ranked & ((1 << INDEX_BITS) - 1)) as usize
+}
+
+/// So many attempts, after one another.
+#[inline]
+fn cost(answers: f32, open: Open) -> f32 {
+    // As a step of the processor; neither is no number.
+    let longer = if answers > open.age { answers } else { open.age };
+    longer * (open.count as i32 + 1) as f32
+}
+
+/// One to the base of 1/e, but for a hundredth, in a few steps.
+#[inline]
+fn falling(by: f32) -> f32 {
+    let root = 1.0 - by * (1.0 / 16.0);
+    let root = if root > 0.0 { root } else { 0.0 };
+    let root = root * root;
+    let root = root * root;
+    let root = root * root;
+    root * root
 }
 
 impl Default for Ewma {
@@ -193,7 +293,7 @@ impl Ewma {
 
     fn with(settings: EwmaBuilder, seed: u64, dice: Dice) -> Self {
         Ewma {
-            recovery: settings.recovery.as_secs_f32(),
+            per_recovery: settings.recovery.as_secs_f32().recip(),
             slow_start: settings.slow_start.as_secs_f32(),
             settings,
             seed,
@@ -205,72 +305,155 @@ impl Ewma {
 
     /// The best of a few of these, which are `n`. None: none of those that were drawn can be had.
     #[inline]
-    fn choose(&self, candidates: &Candidates<'_>, n: usize, at: impl Fn(usize) -> usize) -> Option<usize> {
-        let mut best = None;
-        let mut least = f32::INFINITY;
-        let mut look = |index: usize| {
-            let Some(candidate) = candidates.get(index).filter(Candidate::can_be_had) else {
-                return false;
-            };
-            let cost = self.cost(candidates, candidate, least);
-            if cost < least || best.is_none() {
-                least = cost;
-                best = Some(index);
-            }
-            true
-        };
-        let choices = self.settings.choices;
-        if n <= choices {
-            let first = self.dice.below(n);
-            for turn in first..first + n {
-                look(at(turn.checked_rem(n)?));
-            }
-            return best;
-        }
-        let mut seen = [usize::MAX; MOST_CHOICES];
-        let mut found = 0;
-        for _ in 0..4 * choices {
-            let index = at(self.dice.below(n));
-            let (drawn, rest) = seen.split_at_mut(found);
-            if drawn.contains(&index) || !look(index) {
-                continue;
-            }
-            if let Some(next) = rest.first_mut() {
-                *next = index;
-            }
-            found += 1;
-            if found == choices {
+    fn choose<'a>(
+        &self,
+        candidates: &Candidates<'_>,
+        n: usize,
+        at: impl Fn(usize) -> Option<Seen<'a>>,
+    ) -> Option<usize> {
+        let drawn = self.draw(n);
+        let nanos = candidates.nanos();
+        let mut best = u64::MAX;
+        // A bit for each that is another case, so that this goes through without a branch. A processor cannot guess how
+        // loaded the next one is, and to guess wrong costs more than all the rest.
+        let mut others = 0_u32;
+        for (turn, &index) in drawn.iter().enumerate().take(self.settings.choices.min(n)) {
+            let Some(seen) = at(index as usize) else {
                 break;
+            };
+            let load = seen.counters.load();
+            let (cost, is_known) = self.cost(load, nanos);
+            let is_another = u8::from(!is_known) | u8::from(!seen.endpoint.eligibility().is_eligible());
+            others |= u32::from(is_another) << turn;
+            best =
+                best.min(ranked(cost * seen.per_weight, turn, index) | u64::from(is_another).wrapping_neg());
+        }
+        if others != 0 || !candidates.tried().is_nothing() {
+            best = self.choose_among_others(candidates, n, (&drawn, others), best, &at);
+        }
+        (best != u64::MAX).then(|| index(best))
+    }
+
+    /// The same where some may not be picked, or are new.
+    #[cold]
+    fn choose_among_others<'a>(
+        &self,
+        candidates: &Candidates<'_>,
+        n: usize,
+        (drawn, others): (&[u32; MOST_CHOICES], u32),
+        best: u64,
+        at: &dyn Fn(usize) -> Option<Seen<'a>>,
+    ) -> u64 {
+        let (tried, nanos) = (candidates.tried(), candidates.nanos());
+        let look = |turn: usize, index: u32| {
+            let seen = at(index as usize)?;
+            if !seen.endpoint.eligibility().is_eligible() || tried.contains(seen.endpoint) {
+                return None;
             }
+            let load = seen.counters.load();
+            let cost = match self.cost(load, nanos) {
+                (cost, true) => cost,
+                (_, false) => self.cost_of_newcomer(candidates, load, seen.late, nanos),
+            };
+            Some(ranked(cost * seen.per_weight, turn, index))
+        };
+        let (mut best, others) = if tried.is_nothing() {
+            (best, others)
+        } else {
+            (u64::MAX, u32::MAX)
+        };
+        let choices = self.settings.choices.min(n);
+        let mut missing = 0;
+        for (turn, &index) in drawn.iter().enumerate().take(choices) {
+            if others & (1 << turn) != 0 {
+                match look(turn, index) {
+                    Some(one) => best = best.min(one),
+                    None => missing += 1,
+                }
+            }
+        }
+        if missing > 0 && choices < n {
+            let draws = 0..3 * choices;
+            let found = draws
+                .filter_map(|_| look(choices, self.dice.below(n) as u32))
+                .take(missing);
+            best = found.fold(best, u64::min);
         }
         best
     }
 
-    /// When an attempt that is sent there now is likely to be answered, in seconds; more than the least so far, if it
-    /// would be more.
-    #[inline]
-    fn cost(&self, candidates: &Candidates<'_>, candidate: Candidate<'_>, least: f32) -> f32 {
-        let (load, nanos) = candidate.load();
-        let open = load.open(nanos);
-        let new_since = load.since_joined(nanos);
-        let answers = match load.estimate(nanos) {
-            None => self.suppose(candidates, candidate),
-            // One call at a time asks what is long not known.
-            Some((estimate, idle)) if idle < RECENT || open.count > 0 => estimate,
-            Some((estimate, idle)) if new_since.is_some() => estimate * (-idle / FORGIVEN).exp(),
-            Some((estimate, idle)) => {
-                // Nearly nothing at first, and then nearly all.
-                let idle = idle / self.recovery;
-                let square = idle * idle;
-                if estimate * (1.0 - square) > least {
-                    // That is no more than what is worked out below at some cost.
-                    return estimate;
-                }
-                estimate * (-square).exp()
-            }
+    /// The same where the best has gone: for a short time until the subset is made anew.
+    #[cold]
+    fn choose_present(
+        &self,
+        candidates: &Candidates<'_>,
+        subset: &Subset,
+        members: &[Member],
+    ) -> Option<usize> {
+        let present = |index| {
+            let member = members.get(index)?;
+            subset.place(member, candidates.roster())?;
+            Some(member.seen())
         };
-        let cost = answers.max(open.age) * (open.count + 1) as f32;
-        match new_since {
+        let n = members.len();
+        let best = self.choose_among_others(candidates, n, (&self.draw(n), u32::MAX), u64::MAX, &present);
+        let best = members.get(index(best))?;
+        subset.place(best, candidates.roster())
+    }
+
+    /// So many as are to be chosen from, of `n`, or all: one of each tenth, so that none is drawn twice. Where the tenths
+    /// begin is drawn as well.
+    #[inline(always)]
+    fn draw(&self, n: usize) -> [u32; MOST_CHOICES] {
+        let mut drawn = [u32::MAX; MOST_CHOICES];
+        let mut rng = self.dice.several();
+        let n = n as u64;
+        let choices = (self.settings.choices as u64).min(n);
+        let tenth = (n << 16).checked_div(choices).unwrap_or_default();
+        let mut bits = rng.u64(..);
+        let first = ((bits >> 32) * n) >> 32;
+        let (mut from, mut end, mut left) = (first, first << 16, 2);
+        for drawn in drawn.iter_mut().take(choices as usize) {
+            if left == 0 {
+                (bits, left) = (rng.u64(..), 4);
+            }
+            end += tenth;
+            let to = end >> 16;
+            let index = from + (((to - from) * (bits & 0xffff)) >> 16);
+            // Less n, if it is not below it.
+            let beyond = index.wrapping_sub(n) as i64;
+            *drawn = (beyond + (n as i64 & (beyond >> 63))) as u32;
+            (from, bits, left) = (to, bits >> 16, left - 1);
+        }
+        drawn
+    }
+
+    /// When an attempt that is sent there now is likely to be answered, in seconds. False: it is new, and this says nothing.
+    #[inline]
+    fn cost(&self, load: &Load, nanos: u64) -> (f32, bool) {
+        let open = load.open(nanos);
+        let (estimate, idle) = load.estimate_or_zero(nanos);
+        // One call at a time asks what is long not known.
+        let asks = u32::from(open.count == 0).wrapping_neg();
+        let idle = f32::from_bits(idle.to_bits() & asks);
+        // Nearly nothing at first, and then nearly all.
+        let idle = idle * self.per_recovery;
+        let is_known = estimate > 0.0;
+        let cost = cost(estimate * falling(idle * idle), open);
+        (cost, is_known & !load.has_joined())
+    }
+
+    /// The same where nothing has been answered, or had not been for long.
+    fn cost_of_newcomer(&self, candidates: &Candidates<'_>, load: &Load, late: bool, nanos: u64) -> f32 {
+        let open = load.open(nanos);
+        let since = load.since_joined(nanos);
+        let answers = match load.estimate(nanos) {
+            None => self.suppose(candidates, load, late, nanos),
+            Some((estimate, idle)) if idle < RECENT || open.count > 0 => estimate,
+            Some((estimate, idle)) => estimate * (-idle / FORGIVEN).exp(),
+        };
+        let cost = cost(answers, open);
+        match since {
             None => cost,
             Some(since) if since < self.slow_start => {
                 // An idle one would cost next to nothing, whatever it is divided by.
@@ -285,27 +468,20 @@ impl Ewma {
     }
 
     /// A new one is supposed to be like its peers.
-    #[cold]
-    fn suppose(&self, candidates: &Candidates<'_>, candidate: Candidate<'_>) -> f32 {
+    fn suppose(&self, candidates: &Candidates<'_>, load: &Load, late: bool, nanos: u64) -> f32 {
         let subset = self.subset.load();
-        let subset = subset
+        let members = subset
             .as_ref()
-            .filter(|subset| candidates.are_all() && subset.pool == candidates.roster().pool());
-        let part = subset.and_then(|subset| Some((subset, subset.seats.as_deref()?)));
+            .filter(|subset| candidates.are_all() && subset.pool == candidates.roster().pool())
+            .and_then(|subset| subset.members.as_deref())
+            .unwrap_or_default();
         let (mut sum, mut known) = (0.0, 0.0);
         for _ in 0..PEERS {
-            let index = match part {
-                None => Some(self.dice.below(candidates.len())),
-                Some((subset, seats)) => {
-                    let seat = seats.get(self.dice.below(seats.len()));
-                    subset.place(seat, candidates.roster())
-                }
+            let peer = match members.len() {
+                0 => candidates.get(self.dice.below(candidates.len())).map(Seen::of),
+                n => members.get(self.dice.below(n)).map(Member::seen),
             };
-            let Some(peer) = index.and_then(|index| candidates.get(index)) else {
-                continue;
-            };
-            let (load, nanos) = peer.load();
-            if let Some((estimate, _)) = load.estimate(nanos) {
+            if let Some((estimate, _)) = peer.and_then(|peer| peer.counters.load().estimate(nanos)) {
                 sum += estimate;
                 known += 1.0;
             }
@@ -313,9 +489,8 @@ impl Ewma {
         if known == 0.0 {
             return UNKNOWN;
         }
-        let (load, nanos) = candidate.load();
         load.suppose(sum / known, nanos);
-        if candidate.is_late() {
+        if late {
             load.join(nanos);
         }
         sum / known
@@ -326,10 +501,10 @@ impl Ewma {
     fn looked_after(&self, candidates: &Candidates<'_>) -> Guard<Option<Arc<Subset>>> {
         let subset = self.subset.load();
         let is_due = subset.as_ref().is_none_or(|subset| {
+            let since = |then| candidates.nanos().saturating_sub(then);
             subset.pool != candidates.roster().pool()
-                || candidates.now().saturating_duration_since(subset.at) >= LOOK_AGAIN
-                || (subset.has_lost.load(Relaxed)
-                    && candidates.now().saturating_duration_since(subset.made) >= MAKE_AGAIN)
+                || since(subset.at) >= LOOK_AGAIN
+                || (subset.has_lost.load(Relaxed) && since(subset.made) >= MAKE_AGAIN)
         });
         if !is_due {
             return subset;
@@ -344,14 +519,12 @@ impl Ewma {
         if self.making.swap(true, Acquire) {
             return;
         }
-        let now = candidates.now();
+        let now = candidates.nanos();
         let subset = match self.subset.load().as_deref() {
             Some(old) if old.pool != candidates.roster().pool() => {
                 self.make(candidates, now, old.in_flight, old.wanted)
             }
-            Some(old) if now.saturating_duration_since(old.at) >= LOOK_AGAIN => {
-                self.look_again(candidates, old)
-            }
+            Some(old) if now.saturating_sub(old.at) >= LOOK_AGAIN => self.look_again(candidates, old),
             Some(old) => self.make(candidates, old.at, old.in_flight, old.wanted),
             None => self.make(candidates, now, 0.0, SUBSET),
         };
@@ -362,18 +535,18 @@ impl Ewma {
     /// Is it still as large as it should be?
     fn look_again(&self, candidates: &Candidates<'_>, old: &Subset) -> Subset {
         let (mut in_flight, mut eligible) = (0, 0);
-        let seats = old.seats.as_deref();
-        let n = seats.map_or(candidates.len(), <[Seat]>::len);
+        let members = old.members.as_deref();
+        let n = members.map_or(candidates.len(), <[Member]>::len);
         // Of very many some will do.
         let step = n.div_ceil(MOST_LOOKS);
         for index in (0..n).step_by(step.max(1)) {
-            let place = match seats {
-                None => Some(index),
-                Some(seats) => old.place(seats.get(index), candidates.roster()),
+            let seen = match members {
+                None => candidates.get(index).map(Seen::of),
+                Some(members) => members.get(index).map(Member::seen),
             };
-            if let Some(candidate) = place.and_then(|place| candidates.get(place)) {
-                in_flight += step as u64 * candidate.in_flight();
-                eligible += step * usize::from(candidate.endpoint().eligibility().is_eligible());
+            if let Some(seen) = seen {
+                in_flight += step as u64 * seen.counters.in_flight();
+                eligible += step * usize::from(seen.endpoint.eligibility().is_eligible());
             }
         }
         let in_flight = old.in_flight + 0.3 * (in_flight as f32 - old.in_flight);
@@ -385,17 +558,17 @@ impl Ewma {
         };
         let size = self.size(wanted);
         let fits = old.roster == candidates.roster_id()
-            && (seats.is_none() || (eligible * 4 >= size * 3 && eligible * 3 <= size * 4));
+            && (members.is_none() || (eligible * 4 >= size * 3 && eligible * 3 <= size * 4));
         if wanted == old.wanted && fits {
             return Subset {
-                at: candidates.now(),
+                at: candidates.nanos(),
                 in_flight,
                 has_lost: AtomicBool::new(false),
-                seats: old.seats.clone(),
+                members: old.members.clone(),
                 ..*old
             };
         }
-        self.make(candidates, candidates.now(), in_flight, wanted)
+        self.make(candidates, candidates.nanos(), in_flight, wanted)
     }
 
     fn size(&self, wanted: usize) -> usize {
@@ -406,23 +579,23 @@ impl Ewma {
         }
     }
 
-    fn make(&self, candidates: &Candidates<'_>, at: Instant, in_flight: f32, wanted: usize) -> Subset {
+    fn make(&self, candidates: &Candidates<'_>, at: u64, in_flight: f32, wanted: usize) -> Subset {
         let size = self.size(wanted);
         let is_part = size.saturating_mul(3) / 2 < candidates.len();
         Subset {
             pool: candidates.roster().pool(),
             roster: candidates.roster_id(),
-            made: candidates.now(),
+            made: candidates.nanos(),
             at,
             has_lost: AtomicBool::new(false),
             in_flight,
             wanted,
-            seats: is_part.then(|| self.first(candidates.roster(), size)),
+            members: is_part.then(|| self.first(candidates.roster(), size)),
         }
     }
 
     /// Those that rank first with this seed: so many as may be picked, and those between them which may not.
-    fn first(&self, roster: &Roster, size: usize) -> Arc<[Seat]> {
+    fn first(&self, roster: &Roster, size: usize) -> Arc<[Member]> {
         // Twice as many as needed are below this, on average, so that few have to be sorted.
         let part = (u64::MAX).checked_div(roster.len() as u64).unwrap_or(u64::MAX);
         let mut limit = part.saturating_mul(2 * size as u64);
@@ -442,10 +615,17 @@ impl Ewma {
             let last = last.map(|(last, _)| last);
             if last.is_some() || limit == u64::MAX {
                 ranked.truncate(last.map_or(usize::MAX, |last| last + 1));
-                let seats = ranked.into_iter();
-                return seats
-                    .filter_map(|(_, place)| roster.seat(place as usize))
-                    .collect();
+                let member = |(_, place): (u64, u32)| {
+                    let entry = roster.get(place as usize)?;
+                    Some(Member {
+                        endpoint: entry.endpoint.clone(),
+                        counters: Arc::clone(&entry.counters),
+                        seat: roster.seat(place as usize)?,
+                        per_weight: per_weight(&entry.endpoint),
+                        late: entry.late,
+                    })
+                };
+                return ranked.into_iter().filter_map(member).collect();
             }
             limit = limit.saturating_mul(4);
         }
@@ -465,20 +645,22 @@ impl Rule for Ewma {
             let subset = subset
                 .as_ref()
                 .filter(|subset| subset.pool == candidates.roster().pool());
-            if let Some((subset, seats)) = subset.and_then(|subset| Some((subset, subset.seats.as_deref()?)))
+            if let Some((subset, members)) =
+                subset.and_then(|subset| Some((subset, subset.members.as_deref()?)))
             {
-                // One that has gone is at no place.
-                let at = |index| {
-                    let place = subset.place(seats.get(index), candidates.roster());
-                    place.unwrap_or(usize::MAX)
-                };
-                let best = self.choose(candidates, seats.len(), at);
-                if best.is_some() {
-                    return best;
+                let best = self.choose(candidates, members.len(), |index| {
+                    members.get(index).map(Member::seen)
+                });
+                let place = |index| subset.place(members.get(index)?, candidates.roster());
+                let place = best
+                    .and_then(place)
+                    .or_else(|| self.choose_present(candidates, subset, members));
+                if place.is_some() {
+                    return place;
                 }
             }
         }
-        self.choose(candidates, n, |index| index)
+        self.choose(candidates, n, |index| candidates.get(index).map(Seen::of))
             .or_else(|| Some(self.dice.below(n)))
     }
 

@@ -46,7 +46,7 @@ pin_project! {
         Calling {
             #[pin]
             future: S::Future,
-            in_flight: Option<InFlight>,
+            in_flight: InFlight,
             service: S,
             before: Vec<Attempt>,
         },
@@ -128,15 +128,8 @@ where
                     ..
                 } => {
                     let result = ready!(future.poll(cx)).map_err(Into::into);
-                    return Poll::Ready(match in_flight.take() {
-                        Some(in_flight) => ended(
-                            in_flight,
-                            &shared.balance.classify,
-                            result,
-                            std::mem::take(before),
-                        ),
-                        None => result,
-                    });
+                    let before = std::mem::take(before);
+                    return Poll::Ready(ended(in_flight, &shared.balance.classify, result, before));
                 }
             }
         }
@@ -161,7 +154,7 @@ where
     let in_flight = shared.balance.begin(target, now);
     State::Calling {
         future: service.call(request),
-        in_flight: Some(in_flight),
+        in_flight,
         service,
         before,
     }

@@ -290,10 +290,14 @@ impl<S> Seen<S> {
     {
         let error = NotReady::new(NAME, error);
         let verdict = shared.balance.classify.classify(Err(&error));
-        let in_flight = shared.balance.begin(target, now);
+        let mut in_flight = shared.balance.begin(target, now);
         let fault = Fault::of(&error);
-        self.unheard
-            .extend(book_failure(in_flight, verdict, End::ConnectionFailed, fault));
+        self.unheard.extend(book_failure(
+            &mut in_flight,
+            verdict,
+            End::ConnectionFailed,
+            fault,
+        ));
         self.failures += 1;
         self.failure = Some(Box::new(error));
     }

@@ -239,7 +239,7 @@ impl<S, R: Rule, C, V> Shared<S, R, C, V> {
             return Look::Passed;
         }
         let Some(mut lent) = self.services.lend(&target.endpoint) else {
-            return Look::Vacant(target.endpoint);
+            return Look::Vacant(target.endpoint.clone());
         };
         match lent.service.poll_ready(cx) {
             Poll::Ready(Ok(())) => {

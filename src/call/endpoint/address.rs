@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 
-use http::{Extensions, HeaderMap, HeaderValue, Method, Request, Uri, header::HOST, uri::PathAndQuery};
+use http::{
+    Extensions, HeaderMap, HeaderValue, Method, Request, Uri,
+    header::HOST,
+    uri::{Authority, PathAndQuery},
+};
 
 use super::Endpoint;
 use crate::call::{IDEMPOTENCY_KEY, Semantics};
@@ -170,29 +174,29 @@ impl<B> Addressed for Request<B> {
         let mut parts = std::mem::take(self.uri_mut()).into_parts();
         match host {
             HostHeader::OfEndpoint => {
-                self.headers_mut().remove(HOST);
+                if !self.headers().is_empty() {
+                    self.headers_mut().remove(HOST);
+                }
             }
             HostHeader::OfRequest => {
-                if let Some(original) = parts
-                    .authority
-                    .as_ref()
-                    .filter(|_| !self.headers().contains_key(HOST))
-                {
-                    let name = without_user(original.as_str());
-                    if let Ok(value) = HeaderValue::from_str(name) {
-                        self.headers_mut().insert(HOST, value);
-                    }
+                if let Some(original) = &parts.authority {
+                    keep_host(self.headers_mut(), original);
                 }
             }
         }
         parts.scheme = Some(endpoint.scheme().clone());
         parts.authority = Some(endpoint.authority().clone());
-        let path = parts.path_and_query.get_or_insert(PathAndQuery::from_static("/"));
-        if path.as_str().is_empty() {
-            *path = PathAndQuery::from_static("/");
+        if parts
+            .path_and_query
+            .as_ref()
+            .is_none_or(|path| path.as_str().is_empty())
+        {
+            parts.path_and_query = Some(PathAndQuery::from_static("/"));
         }
         // Three whole parts always make an address.
-        *self.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
+        if let Ok(uri) = Uri::from_parts(parts) {
+            *self.uri_mut() = uri;
+        }
         match endpoint.tls_name_for_requests() {
             Some(name) => {
                 self.extensions_mut().insert(name.clone());
@@ -202,6 +206,16 @@ impl<B> Addressed for Request<B> {
                 self.extensions_mut().remove::<TlsName>();
             }
         }
+    }
+}
+
+#[cold]
+fn keep_host(headers: &mut HeaderMap, original: &Authority) {
+    if headers.contains_key(HOST) {
+        return;
+    }
+    if let Ok(value) = HeaderValue::from_str(without_user(original.as_str())) {
+        headers.insert(HOST, value);
     }
 }
 

@@ -27,12 +27,14 @@ use crate::call::ConfigError;
 #[derive(Clone)]
 pub struct Endpoint(Arc<Inner>);
 
+/// What a call looks at comes first: that is one line of the processor's cache, or two.
+#[repr(C)]
 struct Inner {
+    eligibility: Eligibility,
     description: Description,
     /// Of the key.
     #[cfg(feature = "balance")]
     affinity: Affinity,
-    eligibility: Eligibility,
     /// What a set of services keeps with it. It is no part of the description, and stays for good.
     attached: OnceLock<Attached>,
 }
@@ -40,13 +42,14 @@ struct Inner {
 type Attached = AssertUnwindSafe<Box<dyn Any + Send + Sync>>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[repr(C)]
 struct Description {
-    key: Box<str>,
+    weight: u32,
     scheme: Scheme,
     authority: Authority,
-    zone: Option<Box<str>>,
-    weight: u32,
     tls_name: Option<TlsName>,
+    key: Box<str>,
+    zone: Option<Box<str>>,
     metadata: Box<[(Box<str>, Box<str>)]>,
 }
 
