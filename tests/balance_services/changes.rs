@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    sync::Arc,
     task::{Context, Poll, Waker},
 };
 
@@ -15,6 +16,7 @@ use tokio_test::{assert_pending, assert_ready_ok, task};
 use tower::{
     Service, ServiceExt,
     discover::{Change, ServiceList},
+    limit::ConcurrencyLimit,
     util::BoxCloneSyncService,
 };
 use tower_outbound::{
@@ -179,6 +181,83 @@ async fn an_endpoint_belongs_to_one_set_and_can_come_back_to_it() {
     }
     one.remove("x");
     assert!(balance.oneshot(get()).await.is_err());
+}
+
+#[tokio::test]
+async fn an_endpoint_that_was_taken_out_by_itself_gets_no_calls_until_it_is_put_in_again() {
+    let [a, b] = servers(["a", "b"]);
+    let set = services([&a, &b]);
+    let balance = in_turn(&set);
+    let went = async || {
+        for _ in 0..4 {
+            balance.clone().oneshot(get()).await.unwrap();
+        }
+        (a.calls(), b.calls())
+    };
+    set.endpoints().remove("a");
+    assert_eq!(went().await, (0, 4));
+    set.insert(endpoint("a"), a.service());
+    assert_eq!(went().await, (2, 6));
+    set.endpoints().replace([]);
+    set.replace([(endpoint("a"), a.service())]);
+    assert_eq!(went().await, (6, 6));
+    assert_eq!((a.instances(), b.instances()), (1, 0));
+}
+
+/// RDY-10.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn no_call_is_lost_while_services_come_and_go_and_are_busy_in_all_threads() {
+    let all = servers(["a", "b", "c", "d"]);
+    let set = Services::new();
+    let put = {
+        let (set, all) = (set.clone(), all.clone());
+        move |place: usize| {
+            let server: &Arc<Server> = &all[place];
+            set.insert(endpoint(server.name), ConcurrencyLimit::new(server.service(), 2));
+        }
+    };
+    (0..4).for_each(&put);
+    let balance = BalanceServices::new(set.clone())
+        .rule(Random::seeded(1))
+        .ready_wait(Duration::from_secs(100))
+        .unwrap();
+    let calls: Vec<_> = (0..32)
+        .map(|_| {
+            let balance = balance.clone();
+            tokio::spawn(async move {
+                for _ in 0..200 {
+                    balance.clone().oneshot(get()).await.unwrap();
+                    tokio::task::yield_now().await;
+                }
+            })
+        })
+        .collect();
+    let changes = tokio::spawn({
+        let set = set.clone();
+        async move {
+            for n in 0..2_000 {
+                if n % 3 == 0 {
+                    set.remove(["a", "b", "c"][n % 7 % 3]);
+                } else {
+                    put(n % 4);
+                }
+                tokio::task::yield_now().await;
+            }
+        }
+    });
+    let calls = async {
+        for call in calls {
+            call.await.unwrap();
+        }
+        changes.await.unwrap();
+    };
+    tokio::time::timeout(Duration::from_secs(60), calls)
+        .await
+        .unwrap();
+    assert_eq!(all.iter().map(|server| server.calls()).sum::<usize>(), 32 * 200);
+    assert_eq!(balance.handle().total().in_flight(), 0);
+    let instances: usize = all.iter().map(|server| server.instances()).sum();
+    assert_eq!(instances, set.len());
 }
 
 type Told = Result<Change<u16, To>, BoxError>;

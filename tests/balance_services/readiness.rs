@@ -74,6 +74,36 @@ async fn one_that_is_never_ready_is_passed_at_once_and_asked_now_and_then() {
     assert_eq!(a.calls(), 10);
 }
 
+#[tokio::test(start_paused = true)]
+async fn one_that_was_ready_in_between_is_asked_again_as_soon_as_one_that_always_was() {
+    for (ready, pause) in [(Ready::Busy, MS), (Ready::Broken, 100 * MS)] {
+        let [a, b] = [Server::that_is("a", ready), Server::new("b")];
+        let balance = in_turn(&services([&a, &b]));
+        let call = async |times: usize| {
+            for _ in 0..times {
+                balance.clone().oneshot(get()).await.unwrap();
+            }
+        };
+        for _ in 0..3 {
+            call(2).await;
+            tokio::time::advance(4 * pause).await;
+        }
+        assert_eq!(a.asked(), 3);
+        a.becomes(Ready::Yes);
+        call(2).await;
+        assert_eq!(a.calls(), 1);
+        a.becomes(ready);
+        call(2).await;
+        let asked = a.asked();
+        tokio::time::advance(pause - MS / 2).await;
+        call(2).await;
+        assert_eq!(a.asked(), asked, "{ready:?}");
+        tokio::time::advance(MS / 2).await;
+        call(2).await;
+        assert_eq!(a.asked(), asked + 1, "{ready:?}");
+    }
+}
+
 /// BAL-05.
 #[tokio::test(start_paused = true)]
 async fn only_those_that_are_ready_are_called_while_readiness_comes_and_goes() {

@@ -191,5 +191,6 @@ async fn channels_of_tonic_write_their_own_address_and_the_rule_keeps_away_from_
     for _ in 0..100 {
         failed += u32::from(balance.clone().oneshot(request()).await.is_err());
     }
-    assert!(failed <= 1, "{failed}");
+    // Until the others have answered they are taken for no better.
+    assert!(failed <= 5, "{failed}");
 }

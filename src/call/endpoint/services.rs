@@ -128,10 +128,8 @@ impl<S: Send + Sync + 'static> Services<S> {
         let mut members = self.0.members();
         members.by_hand = true;
         let mut gone = Gone::default();
-        let (now, is_new) = self.0.put(&mut members, endpoint, Arc::new(service), &mut gone);
-        if is_new {
-            self.0.endpoints.insert(now);
-        }
+        let now = self.0.put(&mut members, endpoint, Arc::new(service), &mut gone);
+        self.0.endpoints.insert(now);
         self.0.settle(members, gone);
     }
 
@@ -167,8 +165,8 @@ impl<S: Send + Sync + 'static> Services<S> {
 }
 
 impl<S> Services<S> {
-    /// The endpoints of the set, for those who look at them or put vetoes on them. What is put in there by hand has no
-    /// service, and what is taken out there is not taken out here.
+    /// The endpoints of the set, for those who look at them or put vetoes on them. What is put in there has no service,
+    /// and is passed. What is taken out there gets no calls, and its service is kept until it is taken out here.
     pub fn endpoints(&self) -> &Endpoints {
         &self.0.endpoints
     }
@@ -283,22 +281,21 @@ impl<S> Default for Gone<S> {
 }
 
 impl<S: Send + Sync + 'static> Shared<S> {
-    /// Puts it among the members. What comes back is the endpoint that is one now, and whether that is to be published.
+    /// Puts it among the members. What comes back is the endpoint that is one now, to be published.
     fn put(
         &self,
         members: &mut Members,
         endpoint: Endpoint,
         service: Arc<S>,
         gone: &mut Gone<S>,
-    ) -> (Endpoint, bool) {
+    ) -> Endpoint {
         let before = members.by_key.get(endpoint.key());
         let now = self.seat(before, endpoint, service, gone);
-        let is_new = before != Some(&now);
-        if is_new {
+        if before != Some(&now) {
             let before = members.by_key.insert(now.key().into(), now.clone());
             gone.endpoints.extend(before);
         }
-        (now, is_new)
+        now
     }
 
     /// Makes these the members.
@@ -315,7 +312,7 @@ impl<S: Send + Sync + 'static> Shared<S> {
             if let Some((key, before)) = old.remove_entry(endpoint.key()) {
                 members.by_key.insert(key, before);
             }
-            let (now, _) = self.put(&mut members, endpoint, service, &mut gone);
+            let now = self.put(&mut members, endpoint, service, &mut gone);
             all.push(now);
         }
         publish(all);
@@ -467,8 +464,8 @@ mod feed {
                 .filter_map(|edit| match edit {
                     Edit::Put(name) => {
                         let (endpoint, service) = named(&name)?;
-                        let (now, is_new) = shared.put(&mut members, endpoint, service, &mut gone);
-                        is_new.then_some(Edit::Put(now))
+                        let now = shared.put(&mut members, endpoint, service, &mut gone);
+                        Some(Edit::Put(now))
                     }
                     Edit::Take(name) => {
                         let endpoint = members.by_key.remove(name.key())?;
@@ -477,8 +474,12 @@ mod feed {
                     }
                 })
                 .collect();
-            self.endpoints
-                .publish_edits(edits, || members.by_key.values().cloned().collect());
+            let all = || {
+                let all = all();
+                let members = all.iter().filter_map(|name| members.by_key.get(name.key()));
+                members.cloned().collect()
+            };
+            self.endpoints.publish_edits(edits, all);
             shared.settle(members, gone);
             true
         }
