@@ -16,6 +16,7 @@
 //! | `StatusErrorClassifier` | [`classify`] | turns statuses into errors, and says whose fault they are |
 //! | `IdempotentRetry` | [`retry`] | sends again at once, to the same or to the next endpoint |
 //! | `LoadBalance` | [`balance`] | picks an endpoint for each attempt |
+//! | or `BalanceServices` | [`balance`] | picks one of several ready-made services, and ends the stack |
 //! | `EndpointBreaker` | [`breaker`] | keeps the balancer from an endpoint that is not well |
 //! | `ReadTimeout` | [`timeout`] | limits the server's silence |
 //! | `GrpcErrorClassifier` | [`classify`] | reads gRPC statuses, in headers and trailers |

@@ -12,7 +12,7 @@ use tokio_test::{assert_pending, assert_ready_err, task};
 use tower::{Service, ServiceBuilder, ServiceExt};
 use tower_outbound::{
     ServiceBuilderExt,
-    balance::{BalanceServices, Candidates, ConsistentHash, Random},
+    balance::{BalanceServices, Candidates, ConsistentHash, OutlierEjection, Random},
     call::{
         Affinity, CallScope, FaultKind, HostHeader, NoEndpoint, NoTimeLeft, RetryBudget, Sent, Services,
         Trail, Veto,
@@ -210,6 +210,36 @@ async fn an_empty_set_is_an_error_and_no_wait() {
     let error = balance.clone().first_wait(Duration::MAX).unwrap_err();
     assert_eq!((error.layer(), error.field()), ("BalanceServices", "first_wait"));
     assert!(balance.ready_wait(Duration::MAX).is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_fails_more_than_others_is_ejected_and_comes_back_by_probes_that_it_must_be_ready_for() {
+    let [a, b] = servers(["a", "b"]);
+    *a.fails.lock().unwrap() = true;
+    let outliers = OutlierEjection::builder()
+        .consecutive_failures(3)
+        .jitter(0.0)
+        .build()
+        .unwrap();
+    let balance = in_turn(&services([&a, &b])).outliers(outliers);
+    let call = async |times: usize| {
+        for _ in 0..times {
+            let _ = balance.clone().oneshot(get()).await;
+        }
+    };
+    call(20).await;
+    assert_eq!((a.calls(), b.calls()), (3, 17));
+    *a.fails.lock().unwrap() = false;
+    // Its time is over, and it is not ready: probes that did not start say nothing.
+    a.becomes(Ready::Busy);
+    tokio::time::advance(Duration::from_secs(31)).await;
+    call(10).await;
+    assert_eq!((a.calls(), b.calls()), (3, 27));
+    a.becomes(Ready::Yes);
+    tokio::time::advance(Duration::from_secs(1)).await;
+    call(20).await;
+    assert!(a.calls() >= 10, "{}", a.calls());
+    assert_eq!(balance.handle().total().in_flight(), 0);
 }
 
 /// CLS-10.

@@ -87,6 +87,7 @@
 //! | --- | --- | --- |
 //! | [`rule`](BalanceServices::rule) | [`Ewma`](super::Ewma) | |
 //! | [`classify`](BalanceServices::classify) | [`ByFault`](crate::call::ByFault) | |
+//! | [`outliers`](BalanceServices::outliers) | none is ejected | |
 //! | [`when_empty`](BalanceServices::when_empty) | [`FailAtOnce`](super::WhenEmpty::FailAtOnce) | tower's balancer waits for ever |
 //! | [`first_wait`](BalanceServices::first_wait) | 1 s | |
 //! | [`ready_wait`](BalanceServices::ready_wait) | 1 s | tower's balancer waits for ever |

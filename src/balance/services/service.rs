@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     balance::{
-        BalanceHandle, Ewma, RibbonStats, Rule, WhenEmpty,
+        BalanceHandle, Ewma, OutlierEjection, RibbonStats, Rule, WhenEmpty,
         layer::{Balance, Nowhere, Target},
         pick::Asked,
     },
@@ -111,6 +111,13 @@ impl<S, R, C: Clone, V: Clone> BalanceServices<S, R, C, V> {
             shared.balance.ribbon_stats(stats);
             shared
         })
+    }
+
+    /// Leaves endpoints alone for a time that fail more than others. Default: none is. See
+    /// [there](crate::balance::outlier), and [`LoadBalanceLayer::outliers`](crate::balance::LoadBalanceLayer::outliers).
+    pub fn outliers(self, outliers: OutlierEjection) -> Self {
+        self.shared.balance.pool.eject(outliers);
+        self
     }
 
     /// What happens to a call that finds the set empty, or whose rule chooses none of it, or whose services have all
