@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn, util::BoxCloneSyncService};
 use tower_outbound::{
     CallsExt, Nest, ServiceBuilderExt,
-    balance::{Candidates, RoundRobin, WhenEmpty},
+    balance::{Candidates, OutlierEjection, RoundRobin, WhenEmpty},
     breaker::Breaker,
     call::{
         BoxError, CircuitState, ConfigError, Endpoint, Endpoints, Fault, FaultKind, LONGEST, NotRetried,
@@ -243,6 +243,29 @@ async fn a_retry_goes_to_an_untried_endpoint_whatever_the_rule_says_except_as_ri
             .unwrap();
         nest.send(get()).await.unwrap();
         assert_eq!(sent.load(SeqCst), 2);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_endpoint_that_answers_with_failures_is_ejected_if_that_is_asked_for() {
+    for ejects in [false, true] {
+        let (client, sent) = client(|_, host| async move { status(if host == "a" { 503 } else { 200 }) });
+        let mut builder = builder().no_budget();
+        if ejects {
+            builder = builder.outliers(OutlierEjection::default());
+        }
+        let setting = (
+            "outliers are ejected",
+            if ejects { "yes" } else { "no" }.to_owned(),
+        );
+        assert!(builder.settings().any(|row| row == setting));
+        let nest = builder.build(client).unwrap();
+        for _ in 0..60 {
+            // By turns, so that an answer of the first one is asked for again.
+            nest.send(get()).await.unwrap();
+        }
+        let failed = sent.load(SeqCst) - 60;
+        assert_eq!(failed == 5, ejects, "{failed} of its answers were seen");
     }
 }
 

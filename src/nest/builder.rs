@@ -11,7 +11,7 @@ use super::{
     settings::Parts,
 };
 use crate::{
-    balance::{Ewma, LoadBalanceLayer, RoundRobin, Rule, WhenEmpty},
+    balance::{Ewma, LoadBalanceLayer, OutlierEjection, RoundRobin, Rule, WhenEmpty},
     breaker::{Breaker, CircuitBreakerLayer},
     call::{
         ByFault, ByTrailers, CallScope, ConfigError, Endpoints, HostHeader, LONGEST, RetryBudget, StatusSet,
@@ -42,6 +42,7 @@ const ERROR_BODY: Duration = Duration::from_secs(1);
 /// | [`execution_limit`](NestBuilder::execution_limit) | 30 s; the [plan](NestBuilder::plan) takes 26.1 s at most |
 /// | [`statuses`](NestBuilder::statuses) | 5xx, 408 and 429 are failures, other 4xx the caller's fault |
 /// | [`breaker`](NestBuilder::breaker) | 50 % of at least 20 calls in 10 s; a probe after 5 s |
+/// | [`outliers`](NestBuilder::outliers) | none is ejected; the rule keeps away from what fails |
 /// | [`host_header`](NestBuilder::host_header) | the endpoint's |
 /// | [`when_empty`](NestBuilder::when_empty) | a call without an endpoint fails at once |
 #[derive(Debug)]
@@ -59,6 +60,7 @@ pub struct NestBuilder<R = Ewma> {
     statuses: StatusPolicy,
     breaker: Option<Breaker>,
     rule: R,
+    outliers: Option<OutlierEjection>,
     host_header: HostHeader,
     when_empty: WhenEmpty,
     record_every_call: bool,
@@ -80,6 +82,7 @@ impl NestBuilder {
             statuses: StatusPolicy::default(),
             breaker: None,
             rule: Ewma::new(),
+            outliers: None,
             host_header: HostHeader::default(),
             when_empty: WhenEmpty::default(),
             record_every_call: false,
@@ -171,11 +174,18 @@ impl<R: Rule> NestBuilder<R> {
             attempts_in_call: self.attempts_in_call,
             statuses: self.statuses,
             breaker: self.breaker,
+            outliers: self.outliers,
             host_header: self.host_header,
             when_empty: self.when_empty,
             record_every_call: self.record_every_call,
             accepts_cut_short: self.accepts_cut_short,
         }
+    }
+
+    /// Leaves endpoints alone for a time that fail more than others, by the [statuses](NestBuilder::statuses). Default: none.
+    pub fn outliers(mut self, outliers: OutlierEjection) -> Self {
+        self.outliers = Some(outliers);
+        self
     }
 
     /// Which `Host` header the requests carry.
@@ -284,6 +294,7 @@ impl<R: Rule> NestBuilder<R> {
             fallbacks: None,
             rule: rule_name(rule),
             tripped: tripped.to_owned(),
+            outliers: self.outliers.is_some(),
             when_empty: self.when_empty,
             plan: self.plan(),
         }
@@ -314,11 +325,14 @@ impl<R: Rule> NestBuilder<R> {
         config::limit("Nest", "connect_limit", self.connect_limit)?;
         let read = config::limit("Nest", "read_limit", self.read_limit)?;
         let execution = config::limit("Nest", "execution_limit", self.execution_limit.unwrap_or(LONGEST))?;
-        let balance = LoadBalanceLayer::new(self.endpoints.clone())
+        let mut balance = LoadBalanceLayer::new(self.endpoints.clone())
             .rule(self.rule)
             .classify(self.statuses.clone())
             .host_header(self.host_header)
             .when_empty(self.when_empty)?;
+        if let Some(outliers) = self.outliers {
+            balance = balance.outliers(outliers);
+        }
         if let Some(finding) = findings.first() {
             let Finding::PlanExceedsExecutionLimit { plan: longest, limit } = finding;
             let fix = format!(

@@ -30,6 +30,7 @@ pub(super) struct Parts<'a> {
     pub(super) fallbacks: Option<u32>,
     pub(super) rule: String,
     pub(super) tripped: String,
+    pub(super) outliers: bool,
     pub(super) when_empty: WhenEmpty,
     pub(super) plan: Plan,
 }
@@ -53,6 +54,7 @@ impl Parts<'_> {
             ("read limit", limit(self.read)),
             ("rule", self.rule),
             ("tripped endpoint", self.tripped),
+            ("outliers are ejected", yes(self.outliers)),
             ("no endpoint", empty),
             (
                 "same endpoint again",

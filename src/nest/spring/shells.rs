@@ -148,6 +148,7 @@ impl SpringConfig {
                 .map(|settings| settings.fallbacks_at_once),
             rule: ribbon.rule.to_string(),
             tripped,
+            outliers: false,
             when_empty: ribbon.rule.when_empty(),
             plan: self.plan()?,
         };
