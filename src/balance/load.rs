@@ -13,6 +13,9 @@ use std::sync::atomic::{
 const FAILURE_FACTOR: f32 = 4.0;
 /// ... and as no faster than this, in seconds. Without that a server which fails at once looks like the best.
 const FAILURE_LEAST: f32 = 0.25;
+/// A minute: what failures make of an estimate is no more, however many come at once. Hundreds in a row would keep a server
+/// away for minutes after it is well.
+const FAILURE_MOST: f32 = 60.0;
 /// The least weight of one answer: many that come at once count as more than the time between them.
 const LEAST_WEIGHT: f32 = 0.1;
 
@@ -157,7 +160,10 @@ impl Load {
             let before = seconds(word);
             let took = match sample {
                 Sample::AtLeast if took <= before => return None,
-                Sample::Failed => took.max(before * FAILURE_FACTOR).max(FAILURE_LEAST),
+                Sample::Failed => {
+                    let longer = (before * FAILURE_FACTOR).min(before.max(FAILURE_MOST));
+                    took.max(longer).max(FAILURE_LEAST)
+                }
                 _ => took,
             };
             let weight = match idle(word, nanos) {
@@ -271,6 +277,19 @@ mod tests {
         assert!(near(load.estimate(0).unwrap().0, 0.35));
         load.sample(Sample::Failed, MS, 0, 1.0);
         assert!(near(load.estimate(0).unwrap().0, 0.35 + 0.1 * 3.0 * 0.35));
+    }
+
+    #[test]
+    fn however_many_fail_at_once_a_server_is_taken_for_no_slower_than_a_minute() {
+        let load = Load::default();
+        for _ in 0..1_000 {
+            load.sample(Sample::Failed, MS, 0, 1.0);
+        }
+        let (estimate, _) = load.estimate(0).unwrap();
+        assert!((59.0..=FAILURE_MOST).contains(&estimate), "{estimate}");
+        load.sample(Sample::Failed, 100_000 * MS, 20_000 * MS, 1.0);
+        let (estimate, _) = load.estimate(20_000 * MS).unwrap();
+        assert!(near(estimate, 100.0), "one that took longer did: {estimate}");
     }
 
     #[test]

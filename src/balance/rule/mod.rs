@@ -414,8 +414,8 @@ impl<'a> Candidate<'a> {
     /// The time in which it has answered of late: a mean whose weights fall within the [decay](Rule::decay) of the rule.
     /// `None`: nothing has ended yet.
     ///
-    /// An attempt that has [failed](crate::call::Verdict::Failure) counts as four times the mean, and as 250 ms at
-    /// least, so that failing fast looks like no virtue; one that was given up counts if it had waited for longer than
+    /// An attempt that has [failed](crate::call::Verdict::Failure) counts as four times the mean, as 250 ms at
+    /// least, and as a minute at most unless it took longer, so that failing fast looks like no virtue; one that was given up counts if it had waited for longer than
     /// the mean; an error that counts as neither success nor failure does not count. One that ends after another has a
     /// weight of a tenth at least.
     pub fn response_time(&self) -> Option<Duration> {
