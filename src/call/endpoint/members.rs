@@ -1,14 +1,18 @@
 //! What is in a set, and in which order.
 
+use std::collections::BTreeMap;
+#[cfg(feature = "discover")]
 use std::{
     borrow::Borrow,
-    collections::{BTreeMap, HashMap},
     hash::{Hash, Hasher},
 };
 
-use super::Endpoint;
+use hashbrown::{HashTable, hash_table::Entry};
+
+use super::{Affinity, Endpoint};
 
 /// An endpoint, found by its key.
+#[cfg(feature = "discover")]
 #[derive(Debug, Clone)]
 pub(crate) struct Key(pub(crate) Endpoint);
 
@@ -36,9 +40,23 @@ pub(crate) enum Delta {
 /// The endpoints of a set. A change takes a time that hardly depends on how many there are.
 #[derive(Debug, Default)]
 pub(super) struct Members {
-    numbers: HashMap<Key, u64>,
+    /// By key.
+    numbers: HashTable<Numbered>,
     in_order: BTreeMap<u64, Endpoint>,
     next: u64,
+}
+
+/// The number of an endpoint, and the hash of its key, which each endpoint knows.
+#[derive(Debug, Clone, Copy)]
+struct Numbered {
+    hash: u64,
+    number: u64,
+}
+
+impl Numbered {
+    fn hash(&self) -> u64 {
+        self.hash
+    }
 }
 
 impl Members {
@@ -53,7 +71,7 @@ impl Members {
 
     /// Puts it in, in the place of one that has its key. None: that one has the same description, and stays.
     pub(super) fn put(&mut self, endpoint: Endpoint) -> Option<Delta> {
-        let Some(number) = self.numbers.get(endpoint.key()).copied() else {
+        let Some(number) = self.number(&endpoint) else {
             return Some(Delta::Came(self.append(endpoint)));
         };
         let old = self.in_order.get_mut(&number)?;
@@ -61,15 +79,24 @@ impl Members {
             return None;
         }
         *old = endpoint.clone();
-        self.rename(&endpoint, number);
         Some(Delta::Became(number, Member { number, endpoint }))
     }
 
     /// Takes out the one with this key. None: there is none.
     pub(super) fn take(&mut self, key: &str) -> Option<Delta> {
-        let number = self.numbers.remove(key)?;
+        let in_order = &self.in_order;
+        let is_it = |one: &Numbered| is_of(in_order.get(&one.number), key);
+        let found = self.numbers.find_entry(Affinity::of(key).get(), is_it).ok()?;
+        let (Numbered { number, .. }, _) = found.remove();
         self.in_order.remove(&number);
         Some(Delta::Went(number))
+    }
+
+    /// The number of the one with the key of this.
+    fn number(&self, endpoint: &Endpoint) -> Option<u64> {
+        let is_it = |one: &Numbered| is_of(self.in_order.get(&one.number), endpoint.key());
+        let found = self.numbers.find(endpoint.affinity().get(), is_it);
+        found.map(|one| one.number)
     }
 
     /// Makes these the members, in this order. Those that are among them stay, unless their description has changed.
@@ -77,7 +104,7 @@ impl Members {
         let gone: Vec<Endpoint> = self
             .in_order
             .values()
-            .filter(|old| !next.numbers.contains_key(old.key()))
+            .filter(|old| next.number(old).is_none())
             .cloned()
             .collect();
         let mut deltas: Vec<Delta> = gone.iter().filter_map(|old| self.take(old.key())).collect();
@@ -85,7 +112,7 @@ impl Members {
         let mut last = None;
         let mut in_place = true;
         for endpoint in next.in_order.into_values() {
-            let known = self.numbers.get(endpoint.key()).copied();
+            let known = self.number(&endpoint);
             let known = known.and_then(|number| Some((number, self.in_order.get(&number)?)));
             let Some((number, old)) = known else {
                 in_place = false;
@@ -110,41 +137,66 @@ impl Members {
         let number = self.next;
         self.next += 1;
         self.in_order.insert(number, endpoint.clone());
-        self.rename(&endpoint, number);
+        let hash = endpoint.affinity().get();
+        self.numbers
+            .insert_unique(hash, Numbered { hash, number }, Numbered::hash);
         Member { number, endpoint }
     }
+}
 
-    /// The key in the map belongs to the endpoint that is in the set, so that no other is kept for it.
-    fn rename(&mut self, endpoint: &Endpoint, number: u64) {
-        self.numbers.remove(endpoint.key());
-        self.numbers.insert(Key(endpoint.clone()), number);
-    }
+fn is_of(endpoint: Option<&Endpoint>, key: &str) -> bool {
+    endpoint.is_some_and(|endpoint| endpoint.key() == key)
 }
 
 impl FromIterator<Endpoint> for Members {
     fn from_iter<I: IntoIterator<Item = Endpoint>>(endpoints: I) -> Self {
-        let mut members = Members::default();
+        let endpoints = endpoints.into_iter();
+        let mut numbers = HashTable::with_capacity(endpoints.size_hint().0);
+        let mut in_order: Vec<Endpoint> = Vec::with_capacity(endpoints.size_hint().0);
         for endpoint in endpoints {
-            members.put(endpoint);
+            let hash = endpoint.affinity().get();
+            let place = |one: &Numbered| usize::try_from(one.number).unwrap_or(usize::MAX);
+            let is_it = |one: &Numbered| is_of(in_order.get(place(one)), endpoint.key());
+            match numbers.entry(hash, is_it, Numbered::hash) {
+                Entry::Vacant(vacant) => {
+                    let number = in_order.len() as u64;
+                    vacant.insert(Numbered { hash, number });
+                    in_order.push(endpoint);
+                }
+                Entry::Occupied(known) => {
+                    let old = in_order.get_mut(place(known.get()));
+                    if let Some(old) = old.filter(|old| !old.describes_the_same(&endpoint)) {
+                        *old = endpoint;
+                    }
+                }
+            }
         }
-        members
+        Members {
+            numbers,
+            next: in_order.len() as u64,
+            in_order: (0..).zip(in_order).collect(),
+        }
     }
 }
 
+#[cfg(feature = "discover")]
 impl PartialEq for Key {
     fn eq(&self, other: &Self) -> bool {
         self.0.key() == other.0.key()
     }
 }
 
+#[cfg(feature = "discover")]
 impl Eq for Key {}
 
+#[cfg(feature = "discover")]
 impl Hash for Key {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.0.key().hash(state);
     }
 }
 
+#[cfg(feature = "discover")]
 impl Borrow<str> for Key {
     fn borrow(&self) -> &str {
         self.0.key()

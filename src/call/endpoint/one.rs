@@ -7,7 +7,7 @@ use http::{
     uri::{Authority, Scheme},
 };
 
-#[cfg(feature = "balance")]
+#[cfg(feature = "endpoints")]
 use super::Affinity;
 use super::{Eligibility, TlsName};
 use crate::call::ConfigError;
@@ -33,7 +33,7 @@ struct Inner {
     eligibility: Eligibility,
     description: Description,
     /// Of the key.
-    #[cfg(feature = "balance")]
+    #[cfg(feature = "endpoints")]
     affinity: Affinity,
     /// What a set of services keeps with it. It is no part of the description, and stays for good.
     attached: OnceLock<Attached>,
@@ -129,7 +129,7 @@ impl Endpoint {
     #[allow(dead_code, reason = "called by a set that is a feature")]
     pub(super) fn copy(&self) -> Self {
         Endpoint(Arc::new(Inner {
-            #[cfg(feature = "balance")]
+            #[cfg(feature = "endpoints")]
             affinity: self.0.affinity,
             description: self.0.description.clone(),
             eligibility: Eligibility::default(),
@@ -151,7 +151,7 @@ impl Endpoint {
     }
 
     /// What rules rank it by.
-    #[cfg(feature = "balance")]
+    #[cfg(feature = "endpoints")]
     pub(crate) fn affinity(&self) -> Affinity {
         self.0.affinity
     }
@@ -338,7 +338,7 @@ impl EndpointBuilder {
             ));
         }
         Ok(Endpoint(Arc::new(Inner {
-            #[cfg(feature = "balance")]
+            #[cfg(feature = "endpoints")]
             affinity: Affinity::of(&key),
             description: Description {
                 key: key.into(),

@@ -50,6 +50,13 @@ fn first_call(criterion: &mut Criterion<CpuTime>) {
             BatchSize::PerIteration,
         );
     });
+    group.bench_function(BenchmarkId::new("Ewma, from a set", MANY), |bencher| {
+        bencher.iter_batched(
+            || Endpoints::from(list.clone()),
+            |set| first(LoadBalanceLayer::new(set).layer(Client)),
+            BatchSize::PerIteration,
+        );
+    });
     group.bench_function(BenchmarkId::new("RoundRobin", MANY), |bencher| {
         bencher.iter_batched(
             || list.clone(),
