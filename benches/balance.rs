@@ -12,8 +12,9 @@ use http::{Request, Response};
 use tower::{Layer, Service};
 use tower_outbound::{
     balance::{
-        AvailabilityFiltering, BestAvailable, ConsistentHash, Ewma, LeastLoaded, LoadBalanceLayer, Random,
-        RibbonRoundRobin, Rule, WeightedResponseTime, WeightedRoundRobin, ZoneAvoidance, ZoneAware,
+        AvailabilityFiltering, BestAvailable, ConsistentHash, Ewma, LeastLoaded, LoadBalanceLayer, Only,
+        Random, RibbonRoundRobin, Rule, WeightedRandom, WeightedResponseTime, WeightedRoundRobin,
+        ZoneAvoidance, ZoneAware, ZoneFirst,
     },
     call::{Affinity, BoxError, CallScope, Endpoint, Endpoints},
 };
@@ -59,9 +60,17 @@ fn request() -> Request<()> {
     Request::new(())
 }
 
+fn by_path() -> ConsistentHash {
+    ConsistentHash::by(|head| Some(Affinity::of(head.uri().path())))
+}
+
+fn is_in_b(endpoint: &Endpoint) -> bool {
+    endpoint.zone() == Some("b")
+}
+
 fn over<R: Rule>(c: &mut Criterion, name: &str, rule: impl Fn() -> R) {
     let mut group = c.benchmark_group("balance");
-    for n in [3, 100, 10_000] {
+    for n in [3, 100, 1_000, 10_000] {
         let mut stack = LoadBalanceLayer::new(endpoints(n)).rule(rule()).layer(Client);
         group.bench_function(BenchmarkId::new(name, n), |b| {
             b.iter(|| once(&mut stack, black_box(request())));
@@ -79,8 +88,19 @@ fn balance(c: &mut Criterion) {
     over(c, "ewma", Ewma::new);
     over(c, "ewma of three", || Ewma::builder().choices(3).build().unwrap());
     over(c, "weighted round robin", WeightedRoundRobin::new);
-    over(c, "consistent hash", || {
-        ConsistentHash::by(|head| Some(Affinity::of(head.uri().path())))
+    over(c, "weighted random", WeightedRandom::new);
+    over(c, "consistent hash", by_path);
+    over(c, "consistent hash, bounded by the mean", || {
+        by_path().bounded_by(1.25).unwrap()
+    });
+    over(c, "zone first, least loaded", || {
+        ZoneFirst::new("a", LeastLoaded::new())
+    });
+    over(c, "only a third, least loaded", || {
+        Only::new(is_in_b, LeastLoaded::new())
+    });
+    over(c, "only the idle, least loaded", || {
+        Only::live(|one| one.in_flight() < 5, LeastLoaded::new()).or_all()
     });
     over(c, "ribbon's round robin", RibbonRoundRobin::new);
     over(c, "availability filtering", AvailabilityFiltering::new);
@@ -104,6 +124,14 @@ fn balance(c: &mut Criterion) {
     });
     drop(group);
     changes(c);
+    tables(c, "least loaded", LeastLoaded::new);
+    tables(c, "weighted round robin", WeightedRoundRobin::new);
+    tables(c, "weighted random", WeightedRandom::new);
+    tables(c, "consistent hash", by_path);
+    tables(c, "zone first", || ZoneFirst::new("a", LeastLoaded::new()));
+    tables(c, "zone first, weighted round robin", || {
+        ZoneFirst::new("a", WeightedRoundRobin::new())
+    });
 }
 
 /// What a change costs whoever makes it, what it costs the next call, and what the first call of all costs.
@@ -159,6 +187,43 @@ fn changes(c: &mut Criterion) {
             });
         });
     }
+}
+
+/// As `changes`, for rules that work something out for a set.
+fn tables<R: Rule>(c: &mut Criterion, name: &str, rule: impl Fn() -> R) {
+    let mut group = c.benchmark_group("balance");
+    let set = endpoints(10_000);
+    let mut stack = LoadBalanceLayer::new(set.clone()).rule(rule()).layer(Client);
+    for _ in 0..20_000 {
+        once(&mut stack, request());
+    }
+    let all = set.snapshot().endpoints().to_vec();
+    let mut turns = (0..).map(|turn: usize| all[turn * 7_919 % all.len()].clone());
+    group.bench_function(
+        BenchmarkId::new(format!("remove, call, insert, call: {name}"), 10_000),
+        |b| {
+            b.iter_batched(
+                || turns.next().unwrap(),
+                |one| {
+                    set.remove(one.key());
+                    once(&mut stack, request());
+                    set.insert(one);
+                    once(&mut stack, request())
+                },
+                criterion::BatchSize::PerIteration,
+            );
+        },
+    );
+    group.bench_function(
+        BenchmarkId::new(format!("a layer and its first call: {name}"), 10_000),
+        |b| {
+            b.iter_with_large_drop(|| {
+                let mut stack = LoadBalanceLayer::new(set.clone()).rule(rule()).layer(Client);
+                once(&mut stack, request());
+                stack
+            });
+        },
+    );
 }
 
 criterion_group!(benches, balance);

@@ -25,8 +25,8 @@
 //! On the other side, around the service of a server, `ReceiveDeadline` ([`timeout`]) heeds what it was told.
 //!
 //! [`nest`] puts them together: [`Nest`] from a few settings, [`nest::spring`] from those of a Spring Cloud client, or
-//! [`ServiceBuilderExt`] line by line. [`discover`] is where endpoints come from, and [`call`] is what all layers share:
-//! start there to read an error.
+//! [`ServiceBuilderExt`] line by line. [`discover`] is where endpoints come from, [`probe`] asks them whether they are
+//! well, and [`call`] is what all layers share: start there to read an error.
 //!
 //! # Example
 //!
@@ -76,6 +76,9 @@ pub mod nest;
 #[cfg(feature = "trail")]
 #[cfg_attr(docsrs, doc(cfg(feature = "trail")))]
 pub mod observe;
+#[cfg(feature = "probe")]
+#[cfg_attr(docsrs, doc(cfg(feature = "probe")))]
+pub mod probe;
 #[cfg(feature = "retry")]
 #[cfg_attr(docsrs, doc(cfg(feature = "retry")))]
 pub mod retry;

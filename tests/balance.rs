@@ -1213,6 +1213,56 @@ async fn two_names_for_one_endpoint_hold_it_until_both_are_gone() {
 }
 
 #[tokio::test]
+async fn what_goes_and_comes_back_at_once_has_not_changed_and_others_stay_where_they_are() {
+    let (told, changes) = channel();
+    let endpoints = Endpoints::from_stream(changes);
+    let mut stack = in_turn(endpoints.clone()).layer(Client::answering());
+    for (name, host) in [(1, "a"), (2, "b"), (3, "c")] {
+        told.send(Ok(Change::Insert(name, endpoint(host)))).unwrap();
+    }
+    stack.ready().await.unwrap().call(request()).await.unwrap();
+    let before = endpoints.snapshot();
+    told.send(Ok(Change::Remove(2))).unwrap();
+    told.send(Ok(Change::Insert(2, endpoint("b")))).unwrap();
+    settle().await;
+    assert_eq!(endpoints.snapshot().version(), before.version());
+    told.send(Ok(Change::Remove(1))).unwrap();
+    told.send(Ok(Change::Insert(1, endpoint("d")))).unwrap();
+    settle().await;
+    let after = endpoints.snapshot();
+    assert_eq!(after.version(), before.version() + 1);
+    assert_eq!(after.endpoints()[..2], before.endpoints()[1..]);
+    assert_eq!(after.endpoints()[2].key(), "d");
+}
+
+#[tokio::test]
+async fn what_is_put_into_a_set_with_a_source_holds_until_the_source_publishes_again() {
+    let (told, changes) = channel();
+    let endpoints = Endpoints::from_stream(changes);
+    let mut stack = in_turn(endpoints.clone()).layer(Client::answering());
+    told.send(Ok(Change::Insert(1, endpoint("a")))).unwrap();
+    stack.ready().await.unwrap().call(request()).await.unwrap();
+    let keys = || -> Vec<String> {
+        let snapshot = endpoints.snapshot();
+        snapshot
+            .endpoints()
+            .iter()
+            .map(|one| one.key().to_owned())
+            .collect()
+    };
+    endpoints.insert(endpoint("by-hand"));
+    endpoints.remove("a");
+    settle().await;
+    assert_eq!(keys(), ["by-hand"]);
+    told.send(Ok(Change::Insert(2, endpoint("b")))).unwrap();
+    settle().await;
+    assert_eq!(keys(), ["a", "b"]);
+    told.send(Ok(Change::Remove(1))).unwrap();
+    settle().await;
+    assert_eq!(keys(), ["b"]);
+}
+
+#[tokio::test]
 async fn a_watch_channel_is_read_at_once_and_followed_from_the_first_call_on() {
     let (lists, list) = watch::channel(vec![endpoint("a")]);
     let endpoints = Endpoints::from_watch(list);
@@ -1540,6 +1590,31 @@ fn a_part_changes_by_no_more_than_the_set_does() {
     let after = part_of(&clocked, 3_000);
     assert_eq!(after.len(), 20);
     assert_eq!(before.difference(&after).collect::<Vec<_>>(), [&gone]);
+}
+
+#[test]
+fn a_part_stays_while_others_come_and_go_and_soon_takes_others_for_those_that_go() {
+    let endpoints = many(200);
+    let clocked = Clocked::new(endpoints.clone(), Ewma::seeded(1));
+    let part = part_of(&clocked, 0);
+    let others = (0..200)
+        .map(|n| format!("h{n}"))
+        .filter(|key| !part.contains(key));
+    let mut now = 2_000;
+    for other in others.take(100) {
+        endpoints.remove(&other);
+        let picked = clocked.pick(now);
+        assert!(part.contains(picked.endpoint().key()));
+        now += 1;
+    }
+    for gone in part.iter().skip(1) {
+        endpoints.remove(gone);
+    }
+    let went = clocked.drive(now, 200, 1, |_| (1, Verdict::Success));
+    assert!(
+        went.len() >= 20 && of(&went, part.first().unwrap()) < 100,
+        "{went:?}"
+    );
 }
 
 #[test]

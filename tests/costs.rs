@@ -26,15 +26,18 @@ use http_body_util::{Empty, Full};
 use tower::{Layer, Service};
 use tower_outbound::{
     Nest,
-    balance::{LoadBalance, LoadBalanceLayer},
+    balance::{
+        BalanceServices, ConsistentHash, Ewma, LeastLoaded, LoadBalance, LoadBalanceLayer, Random,
+        RoundRobin, Rule, WeightedRoundRobin,
+    },
     breaker::{
         Breaker, Breakers, CircuitBreaker, CircuitBreakerLayer, EndpointBreaker, EndpointBreakerLayer,
         EndpointBreakers, Force, HystrixRelease, KeyedBreaker, KeyedBreakerLayer, by_authority,
     },
     bulkhead::{Bulkhead, BulkheadLayer, BulkheadService},
     call::{
-        BoxError, ByFault, ByTrailers, DeadlineHeader, Endpoints, ErrorRef, HostHeader, OutboundRequest,
-        Overrides, PerRequest, RepeatBody, ReplayBody, Semantics,
+        Affinity, BoxError, ByFault, ByTrailers, DeadlineHeader, Endpoints, ErrorRef, HostHeader,
+        OutboundRequest, Overrides, PerRequest, RepeatBody, ReplayBody, Semantics, Services,
     },
     classify::{
         GrpcErrorClassifier, GrpcErrorClassifierLayer, StatusErrorClassifier, StatusErrorClassifierLayer,
@@ -323,6 +326,11 @@ fn balance<S>(inner: S) -> LoadBalance<S> {
     LoadBalanceLayer::new(endpoints()).layer(inner)
 }
 
+fn balance_services<S: Clone + Send + Sync + 'static>(service: S) -> BalanceServices<S> {
+    let services = ["a:1", "b:1", "c:1"].map(|address| (address, service.clone()));
+    BalanceServices::new(Services::from_list(services).unwrap())
+}
+
 fn breaker<S>(inner: S) -> CircuitBreaker<S> {
     CircuitBreakerLayer::new(Breaker::new("orders").unwrap()).layer(inner)
 }
@@ -410,6 +418,14 @@ fn a_layer_allocates_nothing_over_a_service_that_answers_at_once() {
         ("StatusErrorClassifier", allocations(statuses(AT_ONCE), || get(8))),
         ("GrpcErrorClassifier", allocations(grpc(AT_ONCE), || get(8))),
         ("LoadBalance", allocations(balance(AT_ONCE), || get(8))),
+        (
+            "BalanceServices",
+            allocations(balance_services(AT_ONCE), || get(8)),
+        ),
+        (
+            "BalanceServices of a type of one's own",
+            allocations(balance_services(AT_ONCE).any_request(), || Ping),
+        ),
         ("CircuitBreaker", allocations(breaker(AT_ONCE), || get(8))),
         ("Bulkhead", allocations(bulkhead(AT_ONCE), || get(8))),
         ("Fallback", allocations(fallback(AT_ONCE), || get(8))),
@@ -513,6 +529,32 @@ fn a_nest_of_spring_costs_what_its_layers_cost() {
         0,
         "nothing is sent again, so nothing is kept"
     );
+}
+
+/// The first calls make what is kept of a set until it changes.
+#[test]
+fn a_pick_out_of_ten_thousand_allocates_nothing_whatever_the_rule() {
+    let set = Endpoints::from_list((0..10_000).map(|n| format!("10.0.{}.{}", n / 250, n % 250))).unwrap();
+    fn of<R: Rule>(set: &Endpoints, rule: R) -> u64 {
+        let layer = LoadBalanceLayer::new(set.clone()).rule(rule);
+        // The first look at an endpoint makes its counters, once.
+        assert_eq!(layer.handle().endpoints().len(), 10_000);
+        allocations(layer.layer(AT_ONCE), || get(8))
+    }
+    let of_three = Ewma::builder().choices(3).build().unwrap();
+    let whole_set = Ewma::builder().whole_set().build().unwrap();
+    let by_path = ConsistentHash::by(|head| Some(Affinity::of(head.uri().path())));
+    let counted = [
+        ("RoundRobin", of(&set, RoundRobin::new())),
+        ("Random", of(&set, Random::new())),
+        ("WeightedRoundRobin", of(&set, WeightedRoundRobin::new())),
+        ("LeastLoaded", of(&set, LeastLoaded::new())),
+        ("Ewma", of(&set, Ewma::new())),
+        ("Ewma of three", of(&set, of_three)),
+        ("Ewma of the whole set", of(&set, whole_set)),
+        ("ConsistentHash", of(&set, by_path)),
+    ];
+    assert_eq!(counted.map(|(name, _)| (name, 0)), counted);
 }
 
 /// A timer lies in the future; tokio has made room for it with the runtime.
@@ -687,6 +729,7 @@ fn services_and_futures_are_small() {
         ("BackoffRetry", sizes::<_, Get>(backoff), (104, 864)),
         ("IdempotentRetry", sizes::<_, Get>(idempotent), (32, 800)),
         ("LoadBalance", sizes::<_, Get>(balance), (64, 48)),
+        ("BalanceServices", sizes::<_, Get>(balance_services), (8, 264)),
         ("CircuitBreaker", sizes::<_, Get>(breaker), (40, 48)),
         ("Bulkhead", sizes::<_, Get>(bulkhead), (24, 32)),
         ("Fallback", sizes::<_, Get>(fallback), (16, 24)),

@@ -2,12 +2,21 @@
 
 use std::sync::{
     Arc, OnceLock,
-    atomic::{AtomicU64, Ordering::Relaxed},
+    atomic::{
+        AtomicU32, AtomicU64,
+        Ordering::{Relaxed, SeqCst},
+    },
 };
 
-use tokio::time::{Duration, Instant};
+use tokio::{
+    sync::{Notify, futures::Notified},
+    time::{Duration, Instant},
+};
 
-use super::load::{Load, Sample};
+use super::{
+    load::{Load, Sample},
+    outlier::{Hub, Outcome, Ticket, Watch},
+};
 use crate::call::{Attempt, AttemptOutcome, Endpoint, Verdict, scope};
 
 /// What the times of a pool are counted from, in nanoseconds.
@@ -65,6 +74,36 @@ pub(super) struct Counters {
     failures: AtomicU64,
     ignored: AtomicU64,
     abandoned: AtomicU64,
+    /// Where outliers are ejected.
+    watch: OnceLock<Arc<Watch>>,
+    /// How many wait for the last attempt to end.
+    awaited: AtomicU32,
+}
+
+/// The last attempt at an endpoint has ended, and somebody awaits that. It is so seldom that all of them share one, and
+/// look whether it was theirs: an endpoint need not carry its own.
+static ENDED: Notify = Notify::const_new();
+
+/// Somebody waits for the last attempt to end, while this lives.
+#[derive(Debug)]
+pub(super) struct AwaitLast<'a>(&'a Counters);
+
+impl AwaitLast<'_> {
+    /// Completes when nothing is in flight, if that comes after this was called. There may be other reasons.
+    pub(super) fn ended(&self) -> Notified<'static> {
+        ENDED.notified()
+    }
+
+    /// What is still in flight.
+    pub(super) fn in_flight(&self) -> u64 {
+        self.0.load.in_flight_now()
+    }
+}
+
+impl Drop for AwaitLast<'_> {
+    fn drop(&mut self) {
+        self.0.awaited.fetch_sub(1, SeqCst);
+    }
 }
 
 /// The lower bits of [`Counters::troubles`] are the count. The others are the time, in microseconds, plus one: zero is
@@ -105,6 +144,39 @@ impl Counters {
         self.changed.load(Relaxed)
     }
 
+    /// What is watched of it, if outliers are ejected.
+    pub(super) fn watch(&self) -> Option<&Arc<Watch>> {
+        self.watch.get()
+    }
+
+    #[inline]
+    pub(super) fn watched_by(&self, hub: &Arc<Hub>) -> &Watch {
+        self.watch.get_or_init(|| Arc::new(Watch::new(hub.clone())))
+    }
+
+    /// What was admitted with this has ended, for the detector of outliers.
+    #[inline]
+    pub(super) fn unwatch(
+        self: &Arc<Self>,
+        ticket: Ticket,
+        endpoint: &Endpoint,
+        outcome: Outcome,
+        now: Instant,
+    ) {
+        if ticket == Ticket::default() {
+            return;
+        }
+        if let Some(watch) = self.watch() {
+            watch.end(ticket, self, endpoint, outcome, now);
+        }
+    }
+
+    /// It has come back to the others, and is to get less than its part at first.
+    pub(super) fn begin_slowly(&self, now: Instant) {
+        self.load.settle();
+        self.load.join(self.nanos(now));
+    }
+
     /// Counts time as the pool does. It is to be said before the first attempt.
     #[inline]
     pub(super) fn count_from(&self, epoch: &Epoch, now: Moment) {
@@ -126,6 +198,22 @@ impl Counters {
     #[inline]
     pub(super) fn load(&self) -> &Load {
         &self.load
+    }
+
+    /// From here on the last one that ends says so.
+    ///
+    /// An attempt ends and then looks whether it is awaited; who awaits it says so and then looks what is in flight. As
+    /// these four are in one order, one of the two sees the other.
+    pub(super) fn await_last(&self) -> AwaitLast<'_> {
+        self.awaited.fetch_add(1, SeqCst);
+        AwaitLast(self)
+    }
+
+    #[inline]
+    fn say_that_one_has_ended(&self) {
+        if self.awaited.load(SeqCst) != 0 && self.load.in_flight_now() == 0 {
+            ENDED.notify_waiters();
+        }
     }
 
     pub(super) fn read(&self) -> Figures {
@@ -168,6 +256,7 @@ impl Counters {
             Verdict::Ignored => &self.ignored,
         };
         counter.fetch_add(1, Relaxed);
+        self.say_that_one_has_ended();
     }
 
     fn abandon(&self, started: u64, now: Instant, decay: f32) {
@@ -177,6 +266,7 @@ impl Counters {
             .sample(Sample::AtLeast, nanos.saturating_sub(started), nanos, decay);
         self.changed.store(nanos, Relaxed);
         self.abandoned.fetch_add(1, Relaxed);
+        self.say_that_one_has_ended();
     }
 }
 
@@ -277,6 +367,8 @@ pub(super) struct InFlight {
     decay: f32,
     /// Is it a part of a call that keeps a trail?
     recorded: bool,
+    /// Where outliers are ejected.
+    ticket: Ticket,
 }
 
 impl InFlight {
@@ -301,7 +393,15 @@ impl InFlight {
             started: now.nanos,
             decay,
             recorded,
+            ticket: Ticket::default(),
         }
+    }
+
+    /// With what it was admitted as.
+    #[inline(always)]
+    pub(super) fn watched(mut self, ticket: Ticket) -> Self {
+        self.ticket = ticket;
+        self
     }
 
     /// Ends it. What comes back is where it went. `None`: it has ended before.
@@ -312,6 +412,8 @@ impl InFlight {
         let took = nanos.saturating_sub(self.started);
         self.counters
             .end(verdict, end, self.started, took, nanos, self.decay);
+        self.counters
+            .unwatch(self.ticket, &endpoint, Outcome::Verdict(verdict), now);
         Some(endpoint)
     }
 
@@ -319,6 +421,9 @@ impl InFlight {
     pub(super) fn abandon(&mut self, now: Instant) -> Option<Endpoint> {
         let endpoint = self.endpoint.take()?;
         self.counters.abandon(self.started, now, self.decay);
+        let waited = self.counters.nanos(now).saturating_sub(self.started);
+        self.counters
+            .unwatch(self.ticket, &endpoint, Outcome::GivenUp(waited), now);
         Some(endpoint)
     }
 
@@ -332,17 +437,20 @@ impl InFlight {
             started: self.started,
             decay: self.decay,
             recorded: false,
+            ticket: self.ticket,
         };
         Some((in_flight, endpoint))
     }
 
     /// Ends it by a verdict that came later than the answer.
     pub(super) fn end_late(mut self, verdict: Verdict, answered: Instant, now: Instant) {
-        if self.endpoint.take().is_some() {
+        if let Some(endpoint) = self.endpoint.take() {
             let took = self.counters.nanos(answered).saturating_sub(self.started);
             let nanos = self.counters.nanos(now);
             self.counters
                 .end(verdict, End::Answered, self.started, took, nanos, self.decay);
+            self.counters
+                .unwatch(self.ticket, &endpoint, Outcome::Verdict(verdict), now);
         }
     }
 
@@ -411,6 +519,27 @@ mod tests {
             figures.abandoned(),
         );
         assert_eq!(ended, (1, 1, 1, 2));
+    }
+
+    #[test]
+    fn the_end_of_the_last_attempt_is_told_while_somebody_awaits_it() {
+        let endpoint = Endpoint::new("http://a").unwrap();
+        let counters = Arc::new(Counters::default());
+        let epoch = Epoch::default();
+        let begin = || {
+            let now = epoch.moment(Instant::now());
+            counters.count_from(&epoch, now);
+            InFlight::begin(&endpoint, &counters, now, 1.0, false)
+        };
+        let (one, two) = (begin(), begin());
+        let watch = counters.await_last();
+        let mut ended = tokio_test::task::spawn(watch.ended());
+        drop(one);
+        assert_eq!(watch.in_flight(), 1);
+        drop(two);
+        assert!(ended.poll().is_ready());
+        drop(watch);
+        assert_eq!(counters.awaited.load(Relaxed), 0);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The future of a call.
 
 use std::{
+    convert::Infallible,
     fmt,
     pin::Pin,
     task::{Context, Poll, ready},
@@ -16,7 +17,7 @@ use super::{
     wait::Waiting,
 };
 use crate::call::{
-    Addressed, AttemptOutcome, BoxError, CallScope, Classify, Endpoint, Fault, LateVerdict, Verdict,
+    Addressed, Attempt, AttemptOutcome, BoxError, CallScope, Classify, Endpoint, Fault, LateVerdict, Verdict,
     is_connection_failure, scope,
 };
 
@@ -98,7 +99,7 @@ where
                     classify,
                 } => {
                     let result = ready!(future.poll(cx)).map_err(Into::into);
-                    return Poll::Ready(ended(in_flight, classify, result));
+                    return Poll::Ready(ended(in_flight, classify, result, Vec::new()));
                 }
                 StateProj::Waiting { waiting } => {
                     let (future, in_flight) = ready!(waiting.as_mut().poll(cx))?;
@@ -122,11 +123,14 @@ where
 }
 
 /// Books the attempt and says to the layers above where it went.
+///
+/// `before`: attempts that have failed before it, where nobody above keeps a trail.
 #[inline]
-fn ended<T, C: Classify<T>>(
+pub(super) fn ended<T, C: Classify<T>>(
     in_flight: &mut InFlight,
     classify: &C,
     result: Result<T, BoxError>,
+    before: Vec<Attempt>,
 ) -> Result<T, BoxError> {
     match result {
         Ok(response) => {
@@ -148,7 +152,7 @@ fn ended<T, C: Classify<T>>(
         }
         Err(error) => {
             let verdict = classify.classify(Err(&*error));
-            failed(in_flight, verdict, error)
+            failed(in_flight, verdict, error, before)
         }
     }
 }
@@ -175,19 +179,33 @@ fn answered(in_flight: &mut InFlight, late: &LateVerdict) {
 }
 
 #[cold]
-fn failed<T>(in_flight: &mut InFlight, verdict: Verdict, error: BoxError) -> Result<T, BoxError> {
-    let now = Instant::now();
+fn failed<T>(
+    in_flight: &mut InFlight,
+    verdict: Verdict,
+    error: BoxError,
+    mut before: Vec<Attempt>,
+) -> Result<T, BoxError> {
     let fault = Fault::of(&*error);
     let end = if is_connection_failure(&fault, &*error) {
         End::ConnectionFailed
     } else {
         End::Met
     };
-    let Some(endpoint) = in_flight.end(verdict, end, now) else {
-        return Err(error);
-    };
+    before.extend(book_failure(in_flight, verdict, end, fault));
+    Err(with_trail(before, error))
+}
+
+/// Books an attempt that has failed. It comes back where nobody above keeps a trail.
+pub(super) fn book_failure(
+    in_flight: &mut InFlight,
+    verdict: Verdict,
+    end: End,
+    fault: Fault,
+) -> Option<Attempt> {
+    let now = Instant::now();
+    let endpoint = in_flight.end(verdict, end, now)?;
     let attempt = in_flight.attempt(&endpoint, now, AttemptOutcome::Failed(fault));
-    let unheard = scope::current(|scope| {
+    scope::current(|scope| {
         scope.set_picked(endpoint);
         if scope.keeps_trail() {
             scope.record(attempt);
@@ -195,15 +213,21 @@ fn failed<T>(in_flight: &mut InFlight, verdict: Verdict, error: BoxError) -> Res
         } else {
             Some(attempt)
         }
-    });
-    match unheard {
-        None => Err(error),
-        // Nobody above tells where the call went, so the error has to.
-        Some(attempt) => {
-            let mut call = CallScope::begin();
-            call.record(attempt);
-            call.finish(Err(error))
-        }
+    })
+}
+
+/// Nobody above tells where the call went, so the error has to.
+pub(super) fn with_trail(unheard: Vec<Attempt>, error: BoxError) -> BoxError {
+    if unheard.is_empty() {
+        return error;
+    }
+    let mut call = CallScope::begin();
+    for attempt in unheard {
+        call.record(attempt);
+    }
+    match call.finish::<Infallible>(Err(error)) {
+        Ok(never) => match never {},
+        Err(error) => error,
     }
 }
 

@@ -1,14 +1,15 @@
 //! The layer and its settings.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, mem, sync::Arc};
 
 use tokio::time::{Duration, Instant};
 use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{
-    figures::InFlight,
+    figures::{Counters, InFlight},
     handle::BalanceHandle,
+    outlier::{Outcome, OutlierEjection, Ticket},
     pick::{Asked, pick},
     roster::{Pool, Roster},
     rule::{Ewma, Rule},
@@ -16,7 +17,8 @@ use super::{
     stats::RibbonStats,
 };
 use crate::call::{
-    Addressed, BoxError, ByFault, ConfigError, Endpoints, HostHeader, NoEndpoint, NoTimeLeft, config,
+    Addressed, BoxError, ByFault, ConfigError, Endpoint, Endpoints, HostHeader, NoEndpoint, NoTimeLeft,
+    config,
 };
 
 pub(super) const NAME: &str = "LoadBalance";
@@ -43,6 +45,26 @@ pub enum WhenEmpty {
 /// The rule and the figures belong to the layer: its clones, the services it makes and their clones share them.
 pub struct LoadBalanceLayer<R = Ewma, C = ByFault> {
     balance: Balance<R, C>,
+}
+
+/// Where an attempt goes.
+#[derive(Debug)]
+pub(super) struct Target {
+    pub(super) endpoint: Endpoint,
+    counters: Arc<Counters>,
+    had_a_choice: bool,
+    ticket: Ticket,
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        // It has not started: if it was to be a probe, another call may be one.
+        if self.ticket != Ticket::default() {
+            let now = Instant::now();
+            self.counters
+                .unwatch(self.ticket, &self.endpoint, Outcome::GivenUp(0), now);
+        }
+    }
 }
 
 /// What layer, services and waiting calls have in common.
@@ -96,6 +118,11 @@ impl Nowhere {
         self.among > 0
     }
 
+    /// How many endpoints the rule could have chosen from.
+    pub(super) fn among(self) -> usize {
+        self.among
+    }
+
     pub(super) fn error(self, waited: Duration) -> NoEndpoint {
         NoEndpoint::new(self.resolved, waited).among(self.among)
     }
@@ -105,16 +132,7 @@ impl LoadBalanceLayer {
     /// Balances over these endpoints.
     pub fn new(endpoints: Endpoints) -> Self {
         LoadBalanceLayer {
-            balance: Balance {
-                pool: Arc::new(Pool::new(endpoints)),
-                rule: Arc::new(Ewma::new()),
-                classify: ByFault,
-                settings: Settings {
-                    host: HostHeader::default(),
-                    when_empty: WhenEmpty::default(),
-                    first_wait: FIRST_WAIT,
-                },
-            },
+            balance: Balance::new(endpoints),
         }
     }
 }
@@ -122,19 +140,8 @@ impl LoadBalanceLayer {
 impl<R, C> LoadBalanceLayer<R, C> {
     /// The rule that chooses. Default: [`Ewma`].
     pub fn rule<R2: Rule>(self, rule: R2) -> LoadBalanceLayer<R2, C> {
-        let Balance {
-            pool,
-            classify,
-            settings,
-            ..
-        } = self.balance;
         LoadBalanceLayer {
-            balance: Balance {
-                pool,
-                rule: Arc::new(rule),
-                classify,
-                settings,
-            },
+            balance: self.balance.rule(rule),
         }
     }
 
@@ -142,16 +149,8 @@ impl<R, C> LoadBalanceLayer<R, C> {
     ///
     /// It is cloned for each call: one that is more than a few words large belongs into an `Arc`.
     pub fn classify<C2>(self, classify: C2) -> LoadBalanceLayer<R, C2> {
-        let Balance {
-            pool, rule, settings, ..
-        } = self.balance;
         LoadBalanceLayer {
-            balance: Balance {
-                pool,
-                rule,
-                classify,
-                settings,
-            },
+            balance: self.balance.classify(classify),
         }
     }
 
@@ -160,7 +159,16 @@ impl<R, C> LoadBalanceLayer<R, C> {
     ///
     /// A [handle](LoadBalanceLayer::handle) that was taken before judges by the settings of before.
     pub fn ribbon_stats(mut self, stats: RibbonStats) -> Self {
-        self.balance.pool = Arc::new(self.balance.pool.with(stats));
+        self.balance.ribbon_stats(stats);
+        self
+    }
+
+    /// Leaves endpoints alone for a time that fail more than others. Default: none is. See [there](super::outlier).
+    ///
+    /// As the figures do, what is known of outliers belongs to all clones, services and handles of this layer, those that
+    /// were made before included. Given again, it begins anew.
+    pub fn outliers(self, outliers: OutlierEjection) -> Self {
+        self.balance.pool.eject(outliers);
         self
     }
 
@@ -176,18 +184,7 @@ impl<R, C> LoadBalanceLayer<R, C> {
     ///
     /// If the wait is zero or longer than [`LONGEST`](crate::call::LONGEST).
     pub fn when_empty(mut self, when_empty: WhenEmpty) -> Result<Self, ConfigError> {
-        if let WhenEmpty::Wait(wait) = when_empty {
-            if wait.is_zero() {
-                return Err(ConfigError::new(
-                    NAME,
-                    "when_empty",
-                    "Wait(0 s)",
-                    "give a duration above zero, or FailAtOnce",
-                ));
-            }
-            config::limit(NAME, "when_empty", wait)?;
-        }
-        self.balance.settings.when_empty = when_empty;
+        self.balance.settings.when_empty(NAME, when_empty)?;
         Ok(self)
     }
 
@@ -200,7 +197,7 @@ impl<R, C> LoadBalanceLayer<R, C> {
     ///
     /// If it is longer than [`LONGEST`](crate::call::LONGEST).
     pub fn first_wait(mut self, wait: Duration) -> Result<Self, ConfigError> {
-        self.balance.settings.first_wait = config::pause(NAME, "first_wait", wait)?;
+        self.balance.settings.first_wait(NAME, wait)?;
         Ok(self)
     }
 
@@ -218,14 +215,101 @@ impl<S, R, C: Clone> Layer<S> for LoadBalanceLayer<R, C> {
     }
 }
 
+impl Balance<Ewma, ByFault> {
+    pub(super) fn new(endpoints: Endpoints) -> Self {
+        Balance {
+            pool: Arc::new(Pool::new(endpoints)),
+            rule: Arc::new(Ewma::new()),
+            classify: ByFault,
+            settings: Settings {
+                host: HostHeader::default(),
+                when_empty: WhenEmpty::default(),
+                first_wait: FIRST_WAIT,
+            },
+        }
+    }
+}
+
 impl<R, C> Balance<R, C> {
+    pub(super) fn rule<R2: Rule>(self, rule: R2) -> Balance<R2, C> {
+        let Balance {
+            pool,
+            classify,
+            settings,
+            ..
+        } = self;
+        Balance {
+            pool,
+            rule: Arc::new(rule),
+            classify,
+            settings,
+        }
+    }
+
+    pub(super) fn classify<C2>(self, classify: C2) -> Balance<R, C2> {
+        let Balance {
+            pool, rule, settings, ..
+        } = self;
+        Balance {
+            pool,
+            rule,
+            classify,
+            settings,
+        }
+    }
+
+    pub(super) fn ribbon_stats(&mut self, stats: RibbonStats) {
+        self.pool = Arc::new(self.pool.with(stats));
+    }
+}
+
+impl<R: Rule, C> Balance<R, C> {
+    /// Picks an endpoint. `passed`: those that this attempt has been to and did not start at.
+    #[inline]
+    pub(super) fn target(
+        &self,
+        request: &dyn Addressed,
+        asked: &Asked,
+        passed: &[Endpoint],
+        now: Instant,
+    ) -> Result<Target, Nowhere> {
+        let roster = self.pool.roster();
+        let now = self.pool.epoch().moment(now);
+        match pick(&*self.rule, &self.pool, &roster, request, asked, passed, now) {
+            Some((entry, ticket)) => Ok(Target {
+                endpoint: entry.endpoint.clone(),
+                counters: entry.counters.clone(),
+                had_a_choice: roster.has_another_than(entry),
+                ticket,
+            }),
+            None => Err(Nowhere::of(&roster)),
+        }
+    }
+
+    /// The attempt starts.
+    #[inline]
+    pub(super) fn begin(&self, mut target: Target, now: Instant) -> InFlight {
+        let decay = self.rule.decay().as_secs_f32();
+        let ticket = mem::take(&mut target.ticket);
+        let epoch = self.pool.epoch();
+        let now = epoch.moment(now);
+        target.counters.count_from(epoch, now);
+        InFlight::begin(
+            &target.endpoint,
+            &target.counters,
+            now,
+            decay,
+            target.had_a_choice,
+        )
+        .watched(ticket)
+    }
+
     /// Picks an endpoint and sends the request there through a service that is ready.
     #[inline(always)]
     pub(super) fn start<S, Req>(&self, service: &mut S, mut request: Req) -> Start<S::Future, Req>
     where
         S: Service<Req>,
         Req: Addressed,
-        R: Rule,
     {
         let now = Instant::now();
         let asked = Asked::read();
@@ -237,7 +321,7 @@ impl<R, C> Balance<R, C> {
             let rule = &*self.rule;
             let epoch = self.pool.epoch();
             let now = epoch.moment(now);
-            let Some(entry) = pick(rule, &roster, &self.pool.stats, &request, &asked, now) else {
+            let Some((entry, ticket)) = pick(rule, &self.pool, &roster, &request, &asked, &[], now) else {
                 let why = Nowhere::of(&roster);
                 return Start::Nowhere { request, why };
             };
@@ -245,14 +329,42 @@ impl<R, C> Balance<R, C> {
             entry.counters.count_from(epoch, now);
             let decay = rule.decay().as_secs_f32();
             let had_a_choice = roster.has_another_than(entry);
+            // Before code of others is called, which may panic: this gives back what was taken.
+            let in_flight =
+                InFlight::begin(&entry.endpoint, &entry.counters, now, decay, had_a_choice).watched(ticket);
             request.send_to(&entry.endpoint, self.settings.host);
-            InFlight::begin(&entry.endpoint, &entry.counters, now, decay, had_a_choice)
+            in_flight
         };
         Start::Calling(service.call(request), in_flight)
     }
 }
 
 impl Settings {
+    pub(super) fn when_empty(
+        &mut self,
+        balancer: &'static str,
+        when_empty: WhenEmpty,
+    ) -> Result<(), ConfigError> {
+        if let WhenEmpty::Wait(wait) = when_empty {
+            if wait.is_zero() {
+                return Err(ConfigError::new(
+                    balancer,
+                    "when_empty",
+                    "Wait(0 s)",
+                    "give a duration above zero, or FailAtOnce",
+                ));
+            }
+            config::limit(balancer, "when_empty", wait)?;
+        }
+        self.when_empty = when_empty;
+        Ok(())
+    }
+
+    pub(super) fn first_wait(&mut self, balancer: &'static str, wait: Duration) -> Result<(), ConfigError> {
+        self.first_wait = config::pause(balancer, "first_wait", wait)?;
+        Ok(())
+    }
+
     /// How long a call waits for an endpoint.
     pub(super) fn wait(&self, why: Nowhere) -> Duration {
         match self.when_empty {

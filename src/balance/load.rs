@@ -4,7 +4,10 @@
 //! worked out of them takes no branch: a processor cannot guess how loaded the next endpoint is, and to guess wrong costs
 //! more than all the rest. Times are nanoseconds from a beginning that the owner keeps.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicU64,
+    Ordering::{Relaxed, SeqCst},
+};
 
 /// A failure counts as an answer that took this many times the estimate, ...
 const FAILURE_FACTOR: f32 = 4.0;
@@ -63,12 +66,18 @@ impl Load {
 
     #[inline]
     pub(super) fn end(&self, started: u64) {
-        self.open.fetch_sub(start(started), Relaxed);
+        // In one order with what it says to those who wait for the last one: see `Counters::await_last`.
+        self.open.fetch_sub(start(started), SeqCst);
     }
 
     #[inline]
     pub(super) fn in_flight(&self) -> u64 {
         self.open.load(Relaxed) & COUNT
+    }
+
+    /// The same, after what this thread has done before.
+    pub(super) fn in_flight_now(&self) -> u64 {
+        self.open.load(SeqCst) & COUNT
     }
 
     #[inline]

@@ -30,24 +30,41 @@
 //! # }
 //! ```
 //!
+//! # Two forms
+//!
+//! | | [`LoadBalance`] | [`BalanceServices`] |
+//! | --- | --- | --- |
+//! | below it is | one service, that goes where the address says: a hyper-util or reqwest client | a service for each endpoint: connections, tonic's channels, a stack for each server |
+//! | it picks from | [`Endpoints`](crate::call::Endpoints) | [`Services`](crate::call::Services) |
+//! | it is | a layer | a service, at the lower end of a stack |
+//! | readiness | of the one service, asked before the pick | of each endpoint's service, asked after the pick; one that is not ready is passed |
+//! | the address | is written into the request | is not, unless that is asked for |
+//! | requests | that are [`Addressed`](crate::call::Addressed) | of any type |
+//!
+//! Take the first where a client pools connections by address, and the second where somebody else makes the connections,
+//! or where what stands between balancer and server must be one for each server: a limit, a buffer, a TLS identity. Rules,
+//! figures, and what follows here hold for both; what is the second's own stands [there](services).
+//!
 //! # What is picked
 //!
 //! The [`Rule`] chooses: [`Ewma`] unless another is given, which goes where an answer is likely to come soonest; [one of the
-//! others](rule), [one of Ribbon's seven](rule#ribbons-rules), or one of your own. Its state and the figures about the
-//! endpoints belong to the layer value: all services that it makes, and all their clones, share one rotation and one count.
-//! Without a service and a clock there is [`Picker`].
+//! others](rule), [one of Ribbon's seven](rule#ribbons-rules), or one of your own; [`ZoneFirst`] and [`Only`] keep any of
+//! them to a zone or a version. Its state and the figures about the endpoints belong to the layer value: all services that it
+//! makes, and all their clones, share one rotation and one count. Without a service and a clock there is [`Picker`].
 //!
 //! Before the rule is asked, and after it has answered, these hold in this order:
 //!
 //! 1. If a retry layer above wishes to stay on an endpoint, and it is still in the set and nobody has a
 //!    [`Veto`](crate::call::Veto) on it, the attempt goes there.
 //! 2. An endpoint with a veto is not picked. If all have one, the vetoes are taken for a fault of whoever gave them,
-//!    and all may be picked.
+//!    and all may be picked; those that are being [drained](BalanceHandle::drain) only if there are no others.
 //! 3. An endpoint that this call has tried before is not picked, as long as there is another.
 //!
-//! A rule that [chooses alone](Rule::chooses_alone), as Ribbon's do, is asked once, and only the first holds.
+//! A rule that [chooses alone](Rule::chooses_alone) is asked once, and only the first holds: Ribbon's have their own ways,
+//! and [`ZoneFirst`] and [`Only`] see to the others among those that they show.
 //!
-//! After an endpoint has been taken out of the set no pick goes to it. Attempts that are under way there go on.
+//! After an endpoint has been taken out of the set no pick goes to it. Attempts that are under way there go on;
+//! [`drain`](BalanceHandle::drain) takes one out once they have ended.
 //!
 //! # When there is nothing to pick
 //!
@@ -72,6 +89,12 @@
 //! a [`CallFailed`](crate::call::CallFailed) with a trail of one attempt, so that the error names the endpoint in any
 //! case.
 //!
+//! # Outliers
+//!
+//! Endpoints that fail more than their peers can be [left alone](LoadBalanceLayer::outliers) for a time: after failures in
+//! a row, or by their success rates. They return by way of probes, which are ordinary calls, one at a time. At most half
+//! of the set is ejected at once. [More](outlier).
+//!
 //! # Defaults
 //!
 //! | setting | default | |
@@ -79,34 +102,41 @@
 //! | [`rule`](LoadBalanceLayer::rule) | [`Ewma`] | the soonest of ten; Ribbon's is [`AvailabilityFiltering`] |
 //! | [`classify`](LoadBalanceLayer::classify) | [`ByFault`](crate::call::ByFault) | an answer is a success; a rejection is neither |
 //! | [`ribbon_stats`](LoadBalanceLayer::ribbon_stats) | Ribbon's: 3 connection failures, 10 s to 30 s | only its rules look at them |
+//! | [`outliers`](LoadBalanceLayer::outliers) | off | [`OutlierEjection::default()`] is 5 failures in a row, 30 s and more |
 //! | [`host_header`](LoadBalanceLayer::host_header) | [`OfEndpoint`](crate::call::HostHeader::OfEndpoint) | as Ribbon |
 //! | [`when_empty`](LoadBalanceLayer::when_empty) | [`FailAtOnce`](WhenEmpty::FailAtOnce) | |
 //! | [`first_wait`](LoadBalanceLayer::first_wait) | 1 s | |
 
+mod drain;
 mod figures;
 mod future;
 mod handle;
 mod layer;
 mod load;
+pub mod outlier;
 mod pick;
 mod picker;
 mod roster;
 pub mod rule;
 mod service;
+pub mod services;
 mod stats;
 mod wait;
 
 pub use self::{
+    drain::Drained,
     figures::Figures,
     future::LoadBalanceFuture,
     handle::{BalanceHandle, EndpointFigures},
     layer::{LoadBalanceLayer, WhenEmpty},
+    outlier::{Ejection, EjectionCause, OutlierEjection, OutlierEjectionBuilder},
     picker::{Picked, Picker},
     rule::{
         AvailabilityFiltering, BestAvailable, Candidate, Candidates, ConsistentHash, Ewma, EwmaBuilder,
-        LeastLoaded, Random, RibbonRoundRobin, RibbonRule, RoundRobin, Rule, WeightedResponseTime,
-        WeightedRoundRobin, ZoneAvoidance, ZoneAware,
+        LeastLoaded, Only, Random, RibbonRoundRobin, RibbonRule, RoundRobin, Rule, WeightedRandom,
+        WeightedResponseTime, WeightedRoundRobin, ZoneAvoidance, ZoneAware, ZoneFirst,
     },
     service::LoadBalance,
+    services::{BalanceServices, BalanceServicesFuture},
     stats::{RibbonStats, RibbonStatsBuilder},
 };

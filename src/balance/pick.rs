@@ -1,20 +1,24 @@
 //! The pick of one attempt: what the layers above want, what health says, and what the rule chooses.
 
+use std::sync::Arc;
+
 use tokio::time::Instant;
 
 use super::{
     figures::Moment,
-    roster::{Entry, Roster},
+    outlier::Ticket,
+    roster::{Entry, Pool, Roster},
     rule::{Candidates, Rule},
     stats::RibbonStats,
 };
-use crate::call::{Addressed, CallScope, Endpoint, scope};
+use crate::call::{Addressed, Endpoint, Veto, scope};
 
 /// What the call says about its next attempt, read at one look.
 pub(super) struct Asked {
     pub(super) deadline: Option<Instant>,
     wish: Option<Endpoint>,
-    tried: Tried,
+    /// There may be attempts before this one that picks are to look at.
+    has_tried: bool,
 }
 
 impl Asked {
@@ -23,63 +27,99 @@ impl Asked {
         scope::current(|scope| Asked {
             deadline: scope.deadline(),
             wish: scope.take_wish(),
-            tried: Tried::read(scope),
+            has_tried: scope.trail().is_some() && scope.prefers_untried(),
         })
     }
 }
 
-/// The entry that the next attempt goes to. `None`: there is none, or the rule wants none.
+/// How often it is chosen again if somebody else was faster in sending the one call there that may go.
+const CHOICES: u32 = 3;
+
+/// The entry that the next attempt goes to, and what it is for the detector of outliers. `None`: there is none, or the rule
+/// wants none. `passed`: those that this attempt has been to and did not start at.
 #[inline]
 pub(super) fn pick<'a, R: Rule + ?Sized>(
+    rule: &R,
+    pool: &Pool,
+    roster: &'a Roster,
+    request: &dyn Addressed,
+    asked: &Asked,
+    passed: &[Endpoint],
+    now: Moment,
+) -> Option<(&'a Entry, Ticket)> {
+    let outliers = pool.outliers();
+    let (is_on, is_due) = outliers.is_on_and_due(now.instant);
+    if is_due {
+        outliers.look(now.instant, || Arc::clone(&pool.roster()));
+    }
+    let choose = || entry(rule, roster, &pool.stats, request, asked, passed, now);
+    if is_on {
+        for _ in 0..CHOICES {
+            let entry = choose()?;
+            if let Some(ticket) = outliers.admit(&entry.counters, &entry.endpoint, now.instant) {
+                return Some((entry, ticket));
+            }
+        }
+    }
+    Some((choose()?, Ticket::default()))
+}
+
+#[inline]
+fn entry<'a, R: Rule + ?Sized>(
     rule: &R,
     roster: &'a Roster,
     stats: &RibbonStats,
     request: &dyn Addressed,
     asked: &Asked,
+    passed: &[Endpoint],
     now: Moment,
 ) -> Option<&'a Entry> {
     if roster.is_empty() {
         return None;
     }
-    let wish = asked.wish.as_ref();
+    let tried = Tried {
+        before: asked.has_tried,
+        passed,
+    };
+    let wish = asked.wish.as_ref().filter(|wish| !tried.has_passed(wish));
     let stay = wish
         .and_then(|wish| roster.find(wish))
         .filter(|entry| entry.endpoint.eligibility().is_eligible());
     if stay.is_some() {
         return stay;
     }
-    let all = Candidates::all(roster, stats, request, asked.tried, now);
+    let all = Candidates::all(roster, stats, request, tried, now);
     let place = if rule.chooses_alone() {
         place(rule, &all)
     } else {
-        choose(rule, &all, asked.tried)
+        choose(rule, &all, tried)
     };
     roster.get(place?)
 }
 
 /// Which endpoints this call should not go to again, as long as there are others.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Tried {
-    /// No attempt has failed yet, or the layer above does not mind: there is nothing to look up.
-    none: bool,
+pub(super) struct Tried<'a> {
+    /// False: no attempt has failed yet, or the layer above does not mind, and there is nothing to look up.
+    before: bool,
+    passed: &'a [Endpoint],
 }
 
-impl Tried {
-    fn read(scope: &CallScope) -> Self {
-        Tried {
-            none: scope.trail().is_none() || !scope.prefers_untried(),
-        }
+impl Tried<'_> {
+    #[inline]
+    pub(super) fn contains(self, endpoint: &Endpoint) -> bool {
+        (self.before && is_tried(endpoint)) || self.has_passed(endpoint)
     }
 
     /// Are there none?
     #[inline]
     pub(super) fn is_nothing(self) -> bool {
-        self.none
+        !self.before && self.passed.is_empty()
     }
 
     #[inline]
-    pub(super) fn contains(self, endpoint: &Endpoint) -> bool {
-        !self.none && is_tried(endpoint)
+    fn has_passed(self, endpoint: &Endpoint) -> bool {
+        self.passed.iter().any(|passed| passed.key() == endpoint.key())
     }
 }
 
@@ -90,7 +130,7 @@ fn is_tried(endpoint: &Endpoint) -> bool {
 
 /// The place of the one that the rule chooses, among those that can be had. There is at least one candidate.
 #[inline]
-fn choose<R: Rule + ?Sized>(rule: &R, all: &Candidates<'_>, tried: Tried) -> Option<usize> {
+fn choose<R: Rule + ?Sized>(rule: &R, all: &Candidates<'_>, tried: Tried<'_>) -> Option<usize> {
     let mut before = None;
     // Asking again keeps a rotation even: each turn is taken once, by someone. It costs on average as many questions as
     // there are candidates for each that can be had, so it is given up when looking at all would cost no more, or
@@ -110,19 +150,35 @@ fn choose<R: Rule + ?Sized>(rule: &R, all: &Candidates<'_>, tried: Tried) -> Opt
 }
 
 #[cold]
-fn among_some<R: Rule + ?Sized>(rule: &R, all: &Candidates<'_>, tried: Tried) -> Option<usize> {
+fn among_some<R: Rule + ?Sized>(rule: &R, all: &Candidates<'_>, tried: Tried<'_>) -> Option<usize> {
     let eligible = |entry: &Entry| entry.endpoint.eligibility().is_eligible();
     let untried = |entry: &Entry| !tried.contains(&entry.endpoint);
     let both = |entry: &Entry| eligible(entry) && untried(entry);
-    let wanted: [&dyn Fn(&Entry) -> bool; 3] = [&both, &eligible, &untried];
-    for wanted in wanted {
+    // Whoever gave the other vetoes may be wrong. One that is being taken out of service comes last.
+    let stays = |entry: &Entry| !entry.endpoint.eligibility().is_forbidden_by(Veto::Drain);
+    let stays_untried = |entry: &Entry| stays(entry) && untried(entry);
+    let wanted: [&dyn Fn(&Entry) -> bool; 5] = [&both, &eligible, &stays_untried, &stays, &untried];
+    for (level, wanted) in wanted.into_iter().enumerate() {
         let entries = all.roster().iter().enumerate();
         let places: Vec<usize> = entries
             .filter_map(|(place, entry)| wanted(entry).then_some(place))
             .collect();
-        if !places.is_empty() {
-            return place(rule, &all.at(&places));
+        if places.is_empty() {
+            continue;
         }
+        // For the first one that was done above. A rotation that has gone round in vain would, if it were asked once
+        // among some, always be at the same of them.
+        let mut before = None;
+        for _ in 0..all.len() * usize::from(level > 0) {
+            let place = place(rule, all)?;
+            if all.roster().get(place).is_some_and(wanted) {
+                return Some(place);
+            }
+            if before.replace(place) == Some(place) {
+                break;
+            }
+        }
+        return place(rule, &all.at(&places));
     }
     place(rule, all)
 }

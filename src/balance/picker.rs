@@ -7,6 +7,7 @@ use tokio::time::Instant;
 use super::{
     figures::{End, InFlight},
     handle::BalanceHandle,
+    outlier::OutlierEjection,
     pick::{Asked, pick},
     roster::Pool,
     rule::Rule,
@@ -56,6 +57,14 @@ impl<R: Rule> Picker<R> {
         self
     }
 
+    /// Leaves endpoints alone for a time that fail more than others. See
+    /// [`LoadBalanceLayer`](super::LoadBalanceLayer::outliers). With a [seed](super::OutlierEjectionBuilder::seeded) it
+    /// does the same again if it is told the same.
+    pub fn outliers(self, outliers: OutlierEjection) -> Self {
+        self.pool.eject(outliers);
+        self
+    }
+
     /// Where this request is to go now. `None`: the set is empty, or the rule chooses none of it.
     ///
     /// The time must not go back by much: what is told of the past counts as now.
@@ -64,12 +73,13 @@ impl<R: Rule> Picker<R> {
         let asked = Asked::read();
         let epoch = self.pool.epoch();
         let now = epoch.moment(now);
-        let entry = pick(&*self.rule, &roster, &self.pool.stats, request, &asked, now)?;
+        let (entry, ticket) = pick(&*self.rule, &self.pool, &roster, request, &asked, &[], now)?;
         let decay = self.rule.decay().as_secs_f32();
         entry.counters.count_from(epoch, now);
         let had_a_choice = roster.has_another_than(entry);
         Some(Picked {
-            in_flight: InFlight::begin(&entry.endpoint, &entry.counters, now, decay, had_a_choice),
+            in_flight: InFlight::begin(&entry.endpoint, &entry.counters, now, decay, had_a_choice)
+                .watched(ticket),
             endpoint: entry.endpoint.clone(),
         })
     }

@@ -18,6 +18,7 @@ use arc_swap::{ArcSwap, Guard};
 
 use super::{
     figures::{Counters, Epoch},
+    outlier::{Hub, OutlierEjection},
     stats::RibbonStats,
 };
 use crate::call::{Affinity, Delta, Endpoint, Endpoints, Follower, Member};
@@ -32,7 +33,18 @@ pub(super) struct Pool {
 
 /// Follows the set.
 #[derive(Debug)]
-struct Rosters(ArcSwap<Roster>, Epoch);
+struct Rosters {
+    latest: ArcSwap<Roster>,
+    epoch: Epoch,
+    outliers: Arc<Hub>,
+}
+
+impl Drop for Rosters {
+    fn drop(&mut self) {
+        // Attempts that are still under way keep no veto.
+        self.outliers.switch_off();
+    }
+}
 
 /// One state of the set, with the counters of its endpoints.
 #[derive(Debug)]
@@ -111,8 +123,11 @@ impl Pool {
     pub(super) fn new(endpoints: Endpoints) -> Self {
         let rosters = endpoints.followed_by(|members, resolved| {
             let entries = members.map(|(number, endpoint)| Entry::new(endpoint.clone(), number, false));
-            let roster = Roster::new(entries, resolved);
-            Rosters(ArcSwap::from_pointee(roster), Epoch::default())
+            Rosters {
+                latest: ArcSwap::from_pointee(Roster::new(entries, resolved)),
+                epoch: Epoch::default(),
+                outliers: Arc::default(),
+            }
         });
         Pool {
             endpoints,
@@ -130,19 +145,29 @@ impl Pool {
         }
     }
 
+    /// Ejects outliers from now on, by these settings.
+    pub(super) fn eject(&self, outliers: OutlierEjection) {
+        self.rosters.outliers.switch_on(outliers);
+    }
+
+    #[inline]
+    pub(super) fn outliers(&self) -> &Arc<Hub> {
+        &self.rosters.outliers
+    }
+
     pub(super) fn endpoints(&self) -> &Endpoints {
         &self.endpoints
     }
 
     /// What the times of the counters are counted from.
     pub(super) fn epoch(&self) -> &Epoch {
-        &self.rosters.1
+        &self.rosters.epoch
     }
 
     /// The roster of the latest state of the set that was published before this call.
     #[inline]
     pub(super) fn roster(&self) -> Guard<Arc<Roster>> {
-        let roster = self.rosters.0.load();
+        let roster = self.rosters.latest.load();
         if !roster.seen.load(Relaxed) {
             roster.seen.store(true, Relaxed);
         }
@@ -152,8 +177,9 @@ impl Pool {
 
 impl Follower for Rosters {
     fn follow(&self, deltas: &[Delta]) {
-        let next = self.0.load().after(deltas);
-        self.0.store(Arc::new(next));
+        let next = self.latest.load().after(deltas);
+        self.latest.store(Arc::new(next));
+        self.outliers.set_changed();
     }
 }
 

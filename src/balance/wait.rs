@@ -17,22 +17,15 @@ use super::{
     layer::{Balance, NAME, Nowhere, Start},
     rule::Rule,
 };
-use crate::call::{Addressed, BoxError, NoEndpoint, NotReady, scope, timer::poll_timer};
+use crate::call::{Addressed, BoxError, Endpoints, NoEndpoint, NotReady, scope, timer::poll_timer};
 
 /// When a rule that has chosen none is asked again: what it has looked at need not be a change of the set.
-const ASK_AGAIN: Duration = Duration::from_millis(10);
+pub(super) const ASK_AGAIN: Duration = Duration::from_millis(10);
 
 pin_project! {
-    /// Waits for an endpoint, then for the service below, then starts the attempt.
-    pub(super) struct Waiting<S, Req, R, C> {
-        // Not asked for readiness before there is an endpoint: what readiness holds would be held through the wait.
-        service: S,
-        request: Option<Req>,
-        balance: Balance<R, C>,
+    /// What a call waits for that has nowhere to go: a change of the set, and the time.
+    pub(super) struct Watch {
         since: Instant,
-        there_is_one: bool,
-        // The rule has chosen none, and is not asked before.
-        not_before: Option<Instant>,
         // Made before the set is looked at, so that no change is missed.
         #[pin]
         changed: OwnedNotified,
@@ -41,17 +34,78 @@ pin_project! {
     }
 }
 
+impl Watch {
+    pub(super) fn over(endpoints: &Endpoints) -> Self {
+        Watch {
+            since: Instant::now(),
+            changed: endpoints.changed(),
+            timer: None,
+        }
+    }
+
+    pub(super) fn since(&self) -> Instant {
+        self.since
+    }
+
+    /// Has the set changed since this was asked last? If not, the task is woken when it does.
+    pub(super) fn poll_changed(self: Pin<&mut Self>, endpoints: &Endpoints, cx: &mut Context<'_>) -> bool {
+        let mut this = self.project();
+        let changed = this.changed.as_mut().poll(cx).is_ready();
+        if changed {
+            this.changed.set(endpoints.changed());
+        }
+        changed
+    }
+
+    /// Waits until then, but for good where that is beyond the deadline: there nobody waits, and whoever has set it ends
+    /// the call.
+    pub(super) fn poll_until(self: Pin<&mut Self>, until: Option<Instant>, cx: &mut Context<'_>) -> Poll<()> {
+        let mut this = self.project();
+        let deadline = scope::deadline();
+        let Some(until) = until.filter(|until| deadline.is_none_or(|deadline| *until <= deadline)) else {
+            this.timer.set(None);
+            return Poll::Pending;
+        };
+        if this.timer.as_ref().get_ref().as_ref().map(Sleep::deadline) != Some(until) {
+            this.timer.set(Some(sleep_until(until)));
+        }
+        if let Some(timer) = this.timer.as_mut().as_pin_mut() {
+            ready!(poll_timer(timer, cx));
+            this.timer.set(None);
+        }
+        Poll::Ready(())
+    }
+
+    /// Nothing is waited for now.
+    fn rest(self: Pin<&mut Self>) {
+        self.project().timer.set(None);
+    }
+}
+
+pin_project! {
+    /// Waits for an endpoint, then for the service below, then starts the attempt.
+    pub(super) struct Waiting<S, Req, R, C> {
+        // Not asked for readiness before there is an endpoint: what readiness holds would be held through the wait.
+        service: S,
+        request: Option<Req>,
+        balance: Balance<R, C>,
+        there_is_one: bool,
+        // The rule has chosen none, and is not asked before.
+        not_before: Option<Instant>,
+        #[pin]
+        watch: Watch,
+    }
+}
+
 impl<S, Req, R, C> Waiting<S, Req, R, C> {
     pub(super) fn new(service: S, request: Req, balance: Balance<R, C>, why: Nowhere) -> Self {
-        let since = Instant::now();
+        let watch = Watch::over(balance.pool.endpoints());
         Waiting {
             service,
             request: Some(request),
-            since,
             there_is_one: false,
-            not_before: why.is_choice().then(|| since + ASK_AGAIN),
-            changed: balance.pool.endpoints().changed(),
-            timer: None,
+            not_before: why.is_choice().then(|| watch.since + ASK_AGAIN),
+            watch,
             balance,
         }
     }
@@ -64,46 +118,36 @@ impl<S, Req, R, C> Waiting<S, Req, R, C> {
     /// the limit.
     fn poll_endpoint(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), NoEndpoint>> {
         let mut this = self.project();
-        let endpoints = this.balance.pool.endpoints();
         loop {
             let now = Instant::now();
             let why = {
                 let roster = this.balance.pool.roster();
                 if !roster.is_empty() && this.not_before.is_none_or(|not_before| not_before <= now) {
-                    this.timer.set(None);
+                    this.watch.rest();
                     return Poll::Ready(Ok(()));
                 }
                 Nowhere::of(&roster)
             };
-            let until = this.since.checked_add(this.balance.settings.wait(why));
+            let since = this.watch.since;
+            let until = since.checked_add(this.balance.settings.wait(why));
             if until.is_some_and(|until| until <= now) {
-                let waited = now.saturating_duration_since(*this.since);
-                return Poll::Ready(Err(why.error(waited)));
+                return Poll::Ready(Err(why.error(now.saturating_duration_since(since))));
             }
-            if this.changed.as_mut().poll(cx).is_ready() {
-                this.changed.set(endpoints.changed());
+            if this
+                .watch
+                .as_mut()
+                .poll_changed(this.balance.pool.endpoints(), cx)
+            {
                 *this.not_before = None;
                 continue;
             }
             // If the limit is near it is asked once more there.
             *this.not_before = this.not_before.filter(|_| why.is_choice());
-            let until = match (until, *this.not_before) {
-                (Some(until), Some(not_before)) => Some(until.min(not_before)),
-                (until, not_before) => until.or(not_before),
-            };
-            // Beyond the deadline nobody waits, and whoever has set it ends the call.
-            let deadline = scope::deadline();
-            let Some(until) = until.filter(|until| deadline.is_none_or(|deadline| *until <= deadline)) else {
-                this.timer.set(None);
-                return Poll::Pending;
-            };
-            if this.timer.as_ref().get_ref().as_ref().map(Sleep::deadline) != Some(until) {
-                this.timer.set(Some(sleep_until(until)));
-            }
-            if let Some(timer) = this.timer.as_mut().as_pin_mut() {
-                ready!(poll_timer(timer, cx));
-                this.timer.set(None);
-            }
+            ready!(
+                this.watch
+                    .as_mut()
+                    .poll_until(sooner(until, *this.not_before), cx)
+            );
         }
     }
 
@@ -141,5 +185,13 @@ impl<S, Req, R, C> Waiting<S, Req, R, C> {
                 }
             }
         }
+    }
+}
+
+/// The sooner of the two, where there are two.
+pub(super) fn sooner(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
     }
 }

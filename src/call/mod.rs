@@ -9,7 +9,7 @@
 //! | How is that told to the next process? | [`DeadlineHeader`] |
 //! | What happened in this call? | [`Trail`] |
 //! | May this request be sent again? | [`OutboundRequest`], [`Semantics`] |
-//! | Where can it go? | [`Endpoint`], `Endpoints` |
+//! | Where can it go? | [`Endpoint`], `Endpoints`, `Services` |
 //! | What does it want otherwise than the stack is set? | [`Overrides`] |
 //! | Is an answer one to be retried? | [`ReadAnswer`] |
 //! | Is there room for another retry? | [`RetryBudget`] |
@@ -27,7 +27,7 @@ mod fault;
 pub mod grpc;
 pub mod grpc_timeout;
 mod late;
-mod millis;
+pub(crate) mod millis;
 mod overrides;
 mod request;
 pub mod retry_after;
@@ -52,7 +52,11 @@ pub(crate) use self::endpoint::{Delta, Follower, Member};
 #[cfg(feature = "discover")]
 pub(crate) use self::endpoint::{Edit, Key};
 #[cfg(feature = "endpoints")]
-pub use self::endpoint::{Endpoints, Snapshot};
+pub use self::endpoint::{Endpoints, Services, Snapshot};
+#[cfg(feature = "probe")]
+pub(crate) use self::endpoint::{Feeder, Source};
+#[cfg(feature = "balance")]
+pub(crate) use self::endpoint::{Lent, NotNow};
 #[cfg(feature = "balance")]
 pub(crate) use self::fault::is_connection_failure;
 #[cfg(feature = "retry")]

@@ -11,6 +11,10 @@
 //! | a stream of changes, as [`tower::discover`] has them | [`Endpoints::from_stream`] |
 //! | anything else | [`Endpoints::insert`], [`remove`](Endpoints::remove) and [`replace`](Endpoints::replace) from a task of your own |
 //!
+//! A set of ready-made services, [`Services`](crate::call::Services), is filled in the same ways: by hand,
+//! [from a list](crate::call::Services::from_list), or [from a stream](crate::call::Services::from_stream), which is
+//! read as this one is.
+//!
 //! # What can be relied on
 //!
 //! - No runtime is needed to make a set. A channel or a stream is read by one task, which is started by the first
@@ -25,6 +29,7 @@
 //! - A set that has a source belongs to it: what is put in by hand holds until the source publishes again.
 
 mod list;
+mod services;
 mod stream;
 mod watch;
 

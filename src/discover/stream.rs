@@ -42,37 +42,48 @@ impl Endpoints {
     where
         S: Stream<Item = Result<Change<K, Endpoint>, E>> + Send + 'static,
         K: Hash + Eq + Send + 'static,
-        E: Into<BoxError>,
+        E: Into<BoxError> + 'static,
     {
-        Endpoints::unresolved().driven_by(|feeder| {
-            // Tokio would make a channel pause within a batch, which would publish it in parts.
-            task::unconstrained(async move {
-                let mut known = Known::default();
-                let mut changes = pin!(changes);
-                loop {
-                    let step =
-                        std::future::poll_fn(|cx| known.take_what_is_ready(changes.as_mut(), cx)).await;
-                    if step.changed {
-                        let edits = known.edits();
-                        if !feeder.publish_edits(edits, || known.all()) {
-                            return;
-                        }
-                    }
-                    match step.then {
-                        Then::Await => {}
-                        Then::Yield => task::yield_now().await,
-                        Then::End => {
-                            tracing::warn!(
-                                endpoints = known.numbers.len(),
-                                "the stream of endpoints has ended; the last set stays"
-                            );
-                            return;
-                        }
-                    }
-                }
-            })
-        })
+        Endpoints::unresolved()
+            .driven_by(|feeder| follow(changes, move |edits, all| feeder.publish_edits(edits, all)))
     }
+}
+
+/// Reads a stream to its end, and publishes what has changed, until nobody wants it any more.
+pub(super) fn follow<S, K, E>(
+    changes: S,
+    publish: impl Fn(Vec<Edit>, &dyn Fn() -> Vec<Endpoint>) -> bool,
+) -> impl Future<Output = ()>
+where
+    S: Stream<Item = Result<Change<K, Endpoint>, E>>,
+    K: Hash + Eq,
+    E: Into<BoxError>,
+{
+    // Tokio would make a channel pause within a batch, which would publish it in parts.
+    task::unconstrained(async move {
+        let mut known = Known::default();
+        let mut changes = pin!(changes);
+        loop {
+            let step = std::future::poll_fn(|cx| known.take_what_is_ready(changes.as_mut(), cx)).await;
+            if step.changed {
+                let edits = known.edits();
+                if !publish(edits, &|| known.all()) {
+                    return;
+                }
+            }
+            match step.then {
+                Then::Await => {}
+                Then::Yield => task::yield_now().await,
+                Then::End => {
+                    tracing::warn!(
+                        endpoints = known.numbers.len(),
+                        "the stream of endpoints has ended; the last set stays"
+                    );
+                    return;
+                }
+            }
+        }
+    })
 }
 
 /// What the stream has named, by its own names, which are numbered in the order in which they came.
@@ -164,10 +175,11 @@ impl<K: Hash + Eq> Known<K> {
         let Some(endpoint) = self.endpoints.remove(&number) else {
             return;
         };
-        if let Some(names) = self.names.get_mut(endpoint.key()) {
+        if let Some(mut names) = self.names.remove(endpoint.key()) {
             names.retain(|&name| name != number);
-            if names.is_empty() {
-                self.names.remove(endpoint.key());
+            // Found by one that is still named, so that this one is not kept for its key.
+            if let Some(other) = names.last().and_then(|other| self.endpoints.get(other)) {
+                self.names.insert(Key(other.clone()), names);
             }
         }
         self.touched.push(endpoint);

@@ -47,6 +47,8 @@ contract! {
     idempotent_retry: OfIdempotentRetry [IdempotentRetryLayer];
     tower_retry: OfTowerRetry [TowerRetryLayer];
     load_balance: OfLoadBalance [LoadBalanceLayer];
+    balance_services: OfBalanceServices [];
+    idempotent_over_balance_services: IdempotentOverBalanceServices [];
     circuit_breaker: OfCircuitBreaker [CircuitBreakerLayer];
     keyed_breaker: OfKeyedBreaker [KeyedBreakerLayer];
     endpoint_breaker: OfEndpointBreaker [EndpointBreakerLayer];

@@ -12,7 +12,7 @@ use http_body_util::Full;
 use tower::{BoxError, Layer, ServiceBuilder, retry::Policy};
 use tower_outbound::{
     Nest, ServiceBuilderExt,
-    balance::{BalanceHandle, LoadBalanceLayer, WhenEmpty},
+    balance::{BalanceHandle, BalanceServices, LoadBalanceLayer, WhenEmpty},
     breaker::{
         Breaker, BreakerBuilder, Breakers, CircuitBreakerLayer, EndpointBreakerLayer, EndpointBreakers,
         Force, KeyedBreakerLayer,
@@ -20,7 +20,7 @@ use tower_outbound::{
     bulkhead::{Bulkhead, BulkheadLayer, Slot},
     call::{
         ByFault, ByTrailers, CircuitState, DeadlineHeader, Endpoint, Endpoints, ErrorRef, RetryBudget,
-        StatusSet, UploadBody, Verdict, scope,
+        Services, StatusSet, UploadBody, Verdict, scope,
     },
     classify::{GrpcErrorClassifierLayer, StatusErrorClassifierLayer, StatusPolicy},
     collect::CollectBodyLayer,
@@ -89,6 +89,10 @@ macro_rules! subjects {
 /// Attempts of [`backoff`], of [`idempotent`], and of both.
 const PAUSED: Can = Can::attempts(3);
 const AT_ONCE: Can = Can::attempts(4);
+const WAITS_IN_THE_CALL: Can = Can {
+    attempts: 1,
+    passes_readiness_on: false,
+};
 
 subjects! {
     OfConnectTimeout: Uri => Uri, Can::ONCE, |inner| Setup::new(connect().layer(inner));
@@ -124,6 +128,28 @@ subjects! {
     OfLoadBalance: Get => Get, Can::ONCE, |inner| {
         let balance = balance();
         Setup::new(balance.layer(inner)).balances(balance.handle())
+    };
+    OfBalanceServices: Get => Get, WAITS_IN_THE_CALL, |inner| {
+        let services: Services<_> = endpoints()
+            .snapshot()
+            .endpoints()
+            .iter()
+            .map(|endpoint| (endpoint.clone(), inner.clone()))
+            .collect();
+        let balance = BalanceServices::new(services).ready_wait(LIMIT).unwrap();
+        let figures = balance.handle();
+        Setup::new(balance).flies(figures)
+    };
+    IdempotentOverBalanceServices: Get => Get, Can { attempts: 4, ..WAITS_IN_THE_CALL }, |inner| {
+        let budget = budget();
+        let services: Services<_> = ["a:1", "b:1"]
+            .map(|address| (Endpoint::new(address).unwrap(), inner.clone()))
+            .into_iter()
+            .collect();
+        let balance = BalanceServices::new(services).ready_wait(LIMIT).unwrap();
+        let figures = balance.handle();
+        let layers = ServiceBuilder::new().layer(idempotent().budget(budget.clone()));
+        Setup::new(layers.service(balance)).spends(budget).flies(figures)
     };
     OfCircuitBreaker: Get => Get, Can::ONCE, |inner| {
         let breaker = breaker();

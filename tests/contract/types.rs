@@ -6,7 +6,7 @@ use http::{Request, Uri};
 use tower::Service;
 use tower_outbound::{
     Nest,
-    balance::{BalanceHandle, LoadBalance, LoadBalanceLayer},
+    balance::{BalanceHandle, BalanceServices, LoadBalance, LoadBalanceLayer},
     breaker::{
         Breaker, Breakers, CircuitBreaker, CircuitBreakerLayer, EndpointBreaker, EndpointBreakerLayer,
         EndpointBreakers, KeyedBreaker, KeyedBreakerLayer, Permit, Transitions,
@@ -16,8 +16,8 @@ use tower_outbound::{
         AnswerBodyFailed, AnswerTooLarge, BoxError, BudgetSlot, BulkheadFull, CallFailed, CircuitOpen,
         ConfigError, ConnectTimedOut, DeadlineHeader, Endpoint, Endpoints, ErrorRef, ExecutionTimedOut,
         FallbackFailed, FallbackRejected, FaultError, GrpcError, LateVerdict, NoEndpoint, NoTimeLeft,
-        NotReady, OpenVerdict, Overrides, PerRequest, ReadTimedOut, RetryBudget, StatusError, TlsName,
-        UploadBody,
+        NotReady, OpenVerdict, Overrides, PerRequest, ReadTimedOut, RetryBudget, Services, StatusError,
+        TlsName, UploadBody,
     },
     classify::{
         GrpcBody, GrpcErrorClassifier, GrpcErrorClassifierLayer, GrpcPolicy, StatusErrorClassifier,
@@ -86,6 +86,7 @@ fn services_and_their_futures_go_to_other_threads_if_those_below_do() {
     service::<BackoffRetry<Probe>, Get>();
     service::<IdempotentRetry<Probe>, Get>();
     service::<LoadBalance<Probe>, Get>();
+    service::<BalanceServices<Probe>, Get>();
     service::<CircuitBreaker<Probe>, Get>();
     service::<KeyedBreaker<Probe, str, Host>, Get>();
     service::<EndpointBreaker<Probe>, Get>();
@@ -147,6 +148,8 @@ fn layers_handles_and_settings_are_kept_where_all_tasks_see_them() {
     shared::<Breaker>();
     shared::<Endpoint>();
     shared::<Endpoints>();
+    shared::<BalanceServices<Probe>>();
+    shared::<Services<Probe>>();
     shared::<RetryBudget>();
     shared::<NestHandle>();
     shared::<Plan>();

@@ -1,21 +1,17 @@
 //! The same endpoint for requests that belong together.
 
-use std::{
-    fmt,
-    sync::{
-        Arc,
-        atomic::{
-            AtomicBool,
-            Ordering::{Acquire, Release},
-        },
-    },
-};
+use std::fmt;
 
-use arc_swap::ArcSwapOption;
 use http::HeaderName;
 
-use super::{Candidate, Candidates, Rule, dice::Dice};
-use crate::call::{Affinity, RequestHead};
+use super::{
+    Candidate, Candidates, Rule,
+    bound::{self, Loads},
+    dice::Dice,
+    memo::Memo,
+    steady::Steady,
+};
+use crate::call::{Affinity, ConfigError, RequestHead};
 
 /// Sends requests that belong together to one endpoint, as long as it is there: those of one user, session or shard.
 ///
@@ -25,9 +21,25 @@ use crate::call::{Affinity, RequestHead};
 /// others, and nobody else's move; when it comes back they return. A retry goes where the request would if the endpoints
 /// that the call has tried were not there.
 ///
-/// It is multi-probe consistent hashing (Appleton and O'Reilly, 2015): each endpoint is one point on a ring, a request is
-/// 21, and the shortest way to the next endpoint counts. The fullest endpoint has about 10 % more than its share. A pick
-/// looks at some 21 log n points. [Weights](crate::call::Endpoint::weight) are not looked at.
+/// # How it is done
+///
+/// It is multi-probe consistent hashing (Appleton and O'Reilly, 2015): an endpoint is a few points on a ring, a request is
+/// 21, and the shortest way to the next point counts. With four points the fullest endpoint has about 10 % more than its
+/// share, and the emptiest two thirds of it. A pick looks at some 21 log n points.
+///
+/// [Weights](crate::call::Endpoint::weight) are respected: an endpoint of twice the weight has twice the points. For that the
+/// mean weight is rounded down to a power of two, which is four points; what an endpoint has beyond whole points, or the
+/// four of one that is lighter, counts for a part of the requests. So a change of one weight moves the requests that make up the difference,
+/// and no others, unless it brings the mean over a power of two.
+///
+/// # Loads
+///
+/// A user or shard with much traffic can be too much for one endpoint. Two bounds are there, and what is above them goes
+/// where it would if the endpoint were not there:
+///
+/// - an [absolute](ConsistentHash::spill_above) one, if it is known what a server can bear;
+/// - one by the [mean](ConsistentHash::bounded_by) (Mirrokni, Thorup and Zadimoghaddam, "Consistent Hashing with Bounded
+///   Loads", 2018), which adapts to the traffic.
 ///
 /// ```
 /// use tower_outbound::balance::{ConsistentHash, LoadBalanceLayer};
@@ -35,7 +47,7 @@ use crate::call::{Affinity, RequestHead};
 ///
 /// let endpoints = Endpoints::from_list(["http://10.0.0.1", "http://10.0.0.2"])?;
 /// let by_user = ConsistentHash::by_header(http::HeaderName::from_static("x-user"));
-/// let layer = LoadBalanceLayer::new(endpoints.clone()).rule(by_user.spill_above(50));
+/// let layer = LoadBalanceLayer::new(endpoints.clone()).rule(by_user.bounded_by(1.25)?);
 /// let by_path = ConsistentHash::by(|head| Some(Affinity::of(head.uri().path())));
 /// let other = LoadBalanceLayer::new(endpoints).rule(by_path);
 /// # drop((layer, other));
@@ -44,8 +56,9 @@ use crate::call::{Affinity, RequestHead};
 pub struct ConsistentHash {
     key: Key,
     spill_above: u64,
-    ring: ArcSwapOption<Ring>,
-    making: AtomicBool,
+    /// Times the mean.
+    bound: Option<f64>,
+    ring: Memo<Ring>,
     dice: Dice,
 }
 
@@ -55,14 +68,28 @@ enum Key {
     By(Box<dyn Fn(RequestHead<'_>) -> Option<Affinity> + Send + Sync>),
 }
 
-/// The points of one state of one set, and whose they are.
+/// The points of all candidates, in order.
 #[derive(Debug)]
 struct Ring {
-    roster: u64,
-    points: Box<[(u64, u32)]>,
+    candidates: Steady,
+    points: Box<[Point]>,
+    loads: Loads,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Point {
+    at: u64,
+    /// Which candidate it belongs to.
+    number: u32,
+    /// For what part of the requests it is there, of [`WHOLE`].
+    part: u32,
+}
+
+const WHOLE: u32 = u32::MAX;
+
 const PROBES: u64 = 21;
+/// Of an endpoint of mean weight. With one alone, some that stand close behind another get next to nothing.
+const POINTS: u64 = 4;
 /// So that points have nothing to do with how other rules rank endpoints.
 const SEED: u64 = 0x52_49_4e_47;
 
@@ -92,8 +119,8 @@ impl ConsistentHash {
         ConsistentHash {
             key,
             spill_above: u64::MAX,
-            ring: ArcSwapOption::empty(),
-            making: AtomicBool::new(false),
+            bound: None,
+            ring: Memo::default(),
             dice: Dice::default(),
         }
     }
@@ -106,6 +133,31 @@ impl ConsistentHash {
         self
     }
 
+    /// With that many times the mean of what is in flight an endpoint gets no more, by its weight and rounded up; at 1.25
+    /// with 100 attempts in flight to 10 endpoints it is 13. What belongs there goes where it would if the endpoint were
+    /// not there. The nearer to 1, the more even the load, and the more requests are not where they belong. Default: no bound.
+    ///
+    /// The mean is over endpoints without a veto. What has started since it was worked out is added; what has ended, and
+    /// vetoes, are seen to after 100 ms, or earlier, when so many picks have been made that they are an eighth of the
+    /// number of endpoints. A pick looks at eight endpoints for that on average.
+    ///
+    /// # Errors
+    ///
+    /// If it is below 1.
+    pub fn bounded_by(mut self, times_the_mean: f64) -> Result<Self, ConfigError> {
+        if !(times_the_mean >= 1.0 && times_the_mean.is_finite()) {
+            let fix = "give a number from 1 on, as 1.25";
+            return Err(ConfigError::new(
+                "ConsistentHash",
+                "bounded_by",
+                times_the_mean,
+                fix,
+            ));
+        }
+        self.bound = Some(times_the_mean);
+        Ok(self)
+    }
+
     fn key(&self, candidates: &Candidates<'_>) -> Option<Affinity> {
         match &self.key {
             Key::Affinity => candidates.affinity(),
@@ -114,78 +166,152 @@ impl ConsistentHash {
         }
     }
 
-    /// Whoever comes first does it.
-    #[cold]
-    fn make(&self, candidates: &Candidates<'_>) {
-        if self.making.swap(true, Acquire) {
-            return;
+    fn nearest(&self, key: Affinity, ring: Option<&Ring>, candidates: &Candidates<'_>) -> Option<usize> {
+        let bound = self.bound.map(|factor| {
+            let mean = match ring {
+                Some(ring) => ring.loads.mean(candidates),
+                None => Loads::of(candidates).mean(candidates),
+            };
+            (factor, mean)
+        });
+        let is_free = |candidate: &Candidate<'_>| {
+            candidate.in_flight() < self.spill_above
+                && bound.is_none_or(|(factor, mean)| bound::is_below(candidate, factor, mean))
+        };
+        let best = |wanted: &dyn Fn(&Candidate<'_>) -> bool| match ring {
+            Some(ring) => ring.nearest(key, candidates, wanted),
+            None => by_looking_at_all(key, candidates, wanted),
+        };
+        best(&|candidate| candidate.can_be_had() && is_free(candidate))
+            .or_else(|| best(&|candidate| candidate.can_be_had()))
+            .or_else(|| best(&|_| true))
+    }
+}
+
+/// The weight that has [`POINTS`] points, as a power of two: so that they are not many where all weights are alike.
+fn weight_of_points(candidates: &Candidates<'_>) -> u32 {
+    let weights = candidates.iter().map(|candidate| candidate.endpoint().weight());
+    let sum: u64 = weights.map(u64::from).sum();
+    let mean = sum.checked_div(candidates.len() as u64).unwrap_or(1);
+    mean.checked_ilog2().unwrap_or(0)
+}
+
+/// The points of one candidate: at least [`POINTS`], and as many more as it is heavier than the mean. The last one, or all
+/// of one that is lighter, are there for a part of the requests.
+fn points(candidate: Candidate<'_>, number: u32, weight_of_points: u32) -> impl Iterator<Item = Point> {
+    let weight = u64::from(candidate.endpoint().weight());
+    let part_of = |weight: u64| ((weight * u64::from(WHOLE)) >> weight_of_points) as u32;
+    let whole = (weight * POINTS) >> weight_of_points;
+    let (whole, each, rest) = if whole < POINTS {
+        (POINTS, part_of(weight), 0)
+    } else {
+        let rest = weight * POINTS - (whole << weight_of_points);
+        (whole, WHOLE, part_of(rest))
+    };
+    let last = (rest > 0).then_some((whole, rest));
+    let all = (0..whole).map(move |ordinal| (ordinal, each)).chain(last);
+    all.map(move |(ordinal, part)| Point {
+        at: candidate.rank(SEED.wrapping_add(ordinal)),
+        number,
+        part,
+    })
+}
+
+impl Point {
+    /// Is it there for requests that look from here?
+    fn is_there(&self, from: Affinity) -> bool {
+        self.part == WHOLE || ((from.with(self.at).get() >> 32) as u32) < self.part
+    }
+}
+
+/// The shortest way so far, and whose point is at its end.
+#[derive(Default)]
+struct Shortest {
+    /// To points that are there.
+    best: Option<(u64, usize)>,
+    /// To any: an endpoint may have nothing but a point that is not there.
+    any: Option<(u64, usize)>,
+}
+
+impl Shortest {
+    fn consider(&mut self, from: Affinity, point: &Point) -> bool {
+        let way = (point.at.wrapping_sub(from.get()), point.number as usize);
+        let shorter = |best: Option<(u64, usize)>| Some(best.map_or(way, |best| way.min(best)));
+        self.any = shorter(self.any);
+        let is_there = point.is_there(from);
+        if is_there {
+            self.best = shorter(self.best);
         }
-        let points = candidates.iter().map(|candidate| candidate.rank(SEED));
-        let mut points: Box<[(u64, u32)]> = points.zip(0..).collect();
-        points.sort_unstable();
-        self.ring.store(Some(Arc::new(Ring {
-            roster: candidates.roster_id(),
-            points,
-        })));
-        self.making.store(false, Release);
+        is_there
     }
 
-    fn nearest(&self, key: Affinity, candidates: &Candidates<'_>) -> Option<usize> {
-        let is_free = |candidate: &Candidate<'_>| candidate.in_flight() < self.spill_above;
-        let best = |key: Affinity, wanted: &dyn Fn(&Candidate<'_>) -> bool| {
-            let ring = self.ring.load();
-            match ring
-                .as_ref()
-                .filter(|ring| ring.roster == candidates.roster_id() && candidates.are_all())
-            {
-                Some(ring) => ring.nearest(key, candidates, wanted),
-                None => by_looking_at_all(key, candidates, wanted),
-            }
-        };
-        best(key, &|candidate| candidate.can_be_had() && is_free(candidate))
-            .or_else(|| best(key, &|candidate| candidate.can_be_had()))
-            .or_else(|| best(key, &|_| true))
+    fn number(self) -> Option<usize> {
+        let (_, number) = self.best.or(self.any)?;
+        Some(number)
     }
 }
 
 impl Ring {
+    fn of(candidates: &Candidates<'_>) -> Self {
+        let weight = weight_of_points(candidates);
+        let all = candidates.iter().zip(0..);
+        let mut points: Box<[Point]> = all
+            .flat_map(|(candidate, number)| points(candidate, number, weight))
+            .collect();
+        points.sort_unstable();
+        Ring {
+            candidates: Steady::of(candidates),
+            points,
+            loads: Loads::of(candidates),
+        }
+    }
+
     fn nearest(
         &self,
         key: Affinity,
         candidates: &Candidates<'_>,
         wanted: &dyn Fn(&Candidate<'_>) -> bool,
     ) -> Option<usize> {
-        let mut best = None;
+        let mut shortest = Shortest::default();
         for probe in 0..PROBES {
-            let from = key.with(probe).get();
-            let first = self.points.partition_point(|&(point, _)| point < from);
+            let from = key.with(probe);
+            let first = self.points.partition_point(|point| point.at < from.get());
             let (before, after) = self.points.split_at(first);
-            let next = after.iter().chain(before).find_map(|&(point, place)| {
-                let candidate = candidates.get(place as usize)?;
-                wanted(&candidate).then(|| (point.wrapping_sub(from), place as usize))
-            })?;
-            best = Some(best.map_or(next, |best| next.min(best)));
+            let mut ways = after.iter().chain(before).filter(|point| {
+                let index = self.candidates.index(point.number as usize, candidates);
+                let candidate = index.and_then(|index| candidates.get(index));
+                candidate.is_some_and(|candidate| wanted(&candidate))
+            });
+            // As far as to one that is there.
+            if !ways.any(|point| shortest.consider(from, point)) && shortest.any.is_none() {
+                return None;
+            }
         }
-        best.map(|(_, place)| place)
+        self.candidates.index(shortest.number()?, candidates)
     }
 }
 
-/// The same without a ring, where some are left out or it is not made yet.
+/// The same without a ring, where these are together for one pick or it is not made yet.
 #[cold]
 fn by_looking_at_all(
     key: Affinity,
     candidates: &Candidates<'_>,
     wanted: &dyn Fn(&Candidate<'_>) -> bool,
 ) -> Option<usize> {
-    let candidates = candidates.iter().enumerate();
-    let ways = candidates
-        .filter(|(_, candidate)| wanted(candidate))
-        .filter_map(|(index, candidate)| {
-            let point = candidate.rank(SEED);
-            let ways = (0..PROBES).map(|probe| point.wrapping_sub(key.with(probe).get()));
-            Some((ways.min()?, index))
-        });
-    ways.min().map(|(_, index)| index)
+    let weight = weight_of_points(candidates);
+    let mut shortest = Shortest::default();
+    for (candidate, number) in candidates
+        .iter()
+        .zip(0..)
+        .filter(|(candidate, _)| wanted(candidate))
+    {
+        for point in points(candidate, number, weight) {
+            for probe in 0..PROBES {
+                shortest.consider(key.with(probe), &point);
+            }
+        }
+    }
+    shortest.number()
 }
 
 impl Rule for ConsistentHash {
@@ -193,13 +319,9 @@ impl Rule for ConsistentHash {
         let Some(key) = self.key(candidates) else {
             return Some(self.dice.below(candidates.len().max(1)));
         };
-        let ring = self.ring.load();
-        let is_there = |ring: &Arc<Ring>| ring.roster == candidates.roster_id();
-        if candidates.are_all() && !ring.as_ref().is_some_and(is_there) {
-            self.make(candidates);
-        }
-        drop(ring);
-        self.nearest(key, candidates)
+        let make = || Ring::of(candidates);
+        self.ring
+            .with(candidates, make, |ring| self.nearest(key, ring, candidates))
     }
 }
 
@@ -213,6 +335,7 @@ impl fmt::Debug for ConsistentHash {
         f.debug_struct("ConsistentHash")
             .field("key", key)
             .field("spill_above", &self.spill_above)
+            .field("bounded_by", &self.bound)
             .finish_non_exhaustive()
     }
 }

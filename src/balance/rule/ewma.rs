@@ -74,8 +74,8 @@ const MOST_LOOKS: usize = 512;
 /// more, or all, if it would be two thirds of them. The part is looked at once a second; it grows at once, and shrinks
 /// when half of it would do. An endpoint with a [veto](crate::call::Veto) does not count as one of them; once a quarter
 /// of the part has one, others take their place. Which they are is determined by a seed and the keys of the endpoints
-/// (rendezvous hashing): when the set changes, the part changes by no more than that, and a larger part holds the
-/// smaller one. The seed is drawn, so that clients have different parts; about ten clients for each server, or as much
+/// (rendezvous hashing): when the set has changed, the part changes by no more than that, within a second, and a larger
+/// part holds the smaller one. The seed is drawn, so that clients have different parts; about ten clients for each server, or as much
 /// traffic as the rule for the size asks for, keep servers evenly loaded. If a few clients with little traffic share a
 /// large set, and must reach all of it, take the [whole set](EwmaBuilder::whole_set).
 ///

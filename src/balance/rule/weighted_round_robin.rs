@@ -1,16 +1,8 @@
 //! One after the other, the heavier the more often.
 
-use std::sync::{
-    Arc,
-    atomic::{
-        AtomicBool, AtomicUsize,
-        Ordering::{Acquire, Relaxed, Release},
-    },
-};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use arc_swap::ArcSwapOption;
-
-use super::{Candidates, Rule};
+use super::{Candidates, Rule, memo::Memo, steady::Steady};
 
 /// One candidate after the other, each as often as its [weight](crate::call::Endpoint::weight) says: of 1,000 picks,
 /// weights of 5, 3 and 2 give 500, 300 and 200.
@@ -39,14 +31,14 @@ use super::{Candidates, Rule};
 #[derive(Debug, Default)]
 pub struct WeightedRoundRobin {
     next: AtomicUsize,
-    round: ArcSwapOption<Round>,
-    making: AtomicBool,
+    round: Memo<Round>,
 }
 
-/// The turns of one state of one set.
+/// The turns of some candidates.
 #[derive(Debug)]
 struct Round {
-    roster: u64,
+    candidates: Steady,
+    /// Whose each is.
     turns: Box<[u32]>,
 }
 
@@ -65,20 +57,6 @@ impl WeightedRoundRobin {
             next: AtomicUsize::new(place),
             ..WeightedRoundRobin::default()
         }
-    }
-
-    /// Whoever comes first does it; the others go by what there is.
-    #[cold]
-    fn make(&self, candidates: &Candidates<'_>) {
-        if self.making.swap(true, Acquire) {
-            return;
-        }
-        let weights: Vec<u32> = weights(candidates).collect();
-        self.round.store(Some(Arc::new(Round {
-            roster: candidates.roster_id(),
-            turns: turns(&weights),
-        })));
-        self.making.store(false, Release);
     }
 }
 
@@ -122,27 +100,38 @@ impl Rule for WeightedRoundRobin {
     #[inline]
     fn pick(&self, candidates: &Candidates<'_>) -> Option<usize> {
         let turn = self.next.fetch_add(1, Relaxed);
-        if candidates.are_all() {
-            let is_of = |round: &Round| round.roster == candidates.roster_id();
-            let mut round = self.round.load();
-            if !round.as_ref().is_some_and(|round| is_of(round)) {
-                self.make(candidates);
-                round = self.round.load();
-            }
-            if let Some(round) = round.as_ref().filter(|round| is_of(round)) {
-                let turn = turn.checked_rem(round.turns.len())?;
-                return round.turns.get(turn).map(|&place| place as usize);
-            }
-        }
-        // Some are left out, or another thread is about to make the round.
-        let sum: u64 = weights(candidates).map(u64::from).sum();
-        let mut left = (turn as u64).checked_rem(sum)?;
-        weights(candidates).position(|weight| {
-            let is_it = left < u64::from(weight);
-            left = left.saturating_sub(weight.into());
-            is_it
-        })
+        let make = || Round {
+            candidates: Steady::of(candidates),
+            turns: turns(&weights(candidates).collect::<Vec<_>>()),
+        };
+        let picked = self
+            .round
+            .with(candidates, make, |round| round?.pick(turn, candidates));
+        picked.or_else(|| by_looking_at_all(turn, candidates))
     }
+}
+
+impl Round {
+    /// Whose turn it is; if that one has gone, who is next.
+    #[inline]
+    fn pick(&self, turn: usize, candidates: &Candidates<'_>) -> Option<usize> {
+        let turn = turn.checked_rem(self.turns.len())?;
+        let (before, after) = self.turns.split_at_checked(turn)?;
+        let mut turns = after.iter().chain(before);
+        turns.find_map(|&number| self.candidates.index(number as usize, candidates))
+    }
+}
+
+/// These are together for one pick, or another thread is about to make the round.
+#[cold]
+fn by_looking_at_all(turn: usize, candidates: &Candidates<'_>) -> Option<usize> {
+    let sum: u64 = weights(candidates).map(u64::from).sum();
+    let mut left = (turn as u64).checked_rem(sum)?;
+    weights(candidates).position(|weight| {
+        let is_it = left < u64::from(weight);
+        left = left.saturating_sub(weight.into());
+        is_it
+    })
 }
 
 #[cfg(test)]

@@ -12,17 +12,25 @@ pub enum Veto {
     Probe,
     /// A comparison with its peers.
     Outlier,
-    /// The endpoint is being taken out of service.
+    /// The endpoint is being taken out of service. Where all have a veto, and vetoes are disregarded, it still comes last.
     Drain,
     /// The user's own reason.
     User,
+    /// Its service was asked for readiness and was not ready, or failed. A balancer over a set of services puts it on,
+    /// and takes it back by itself.
+    NotReady,
 }
 
 /// The live cell of an endpoint that health checks write and balancers read.
 #[derive(Debug, Default)]
 pub struct Eligibility {
+    /// A bit for each veto. In the upper half is how many balancers have ejected the endpoint: there may be several over
+    /// one set, and each has a veto of its own, all of them [`Veto::Outlier`].
     vetoes: AtomicU32,
 }
+
+const EJECTED: u32 = 1 << 16;
+const EJECTIONS: u32 = u32::MAX << 16;
 
 impl Eligibility {
     /// Keeps the endpoint from being picked until this veto is taken back.
@@ -43,17 +51,43 @@ impl Eligibility {
 
     /// Is there no veto but, perhaps, this one?
     pub fn is_eligible_apart_from(&self, veto: Veto) -> bool {
-        self.vetoes.load(Relaxed) & !bit(veto) == 0
+        self.vetoes.load(Relaxed) & !bits(veto) == 0
     }
 
     /// Does this veto stand?
     pub fn is_forbidden_by(&self, veto: Veto) -> bool {
-        self.vetoes.load(Relaxed) & bit(veto) != 0
+        self.vetoes.load(Relaxed) & bits(veto) != 0
+    }
+}
+
+#[allow(dead_code, reason = "used by a layer that is a feature")]
+impl Eligibility {
+    /// One more balancer ejects it, and will [readmit](Eligibility::readmit) it.
+    pub(crate) fn eject(&self) {
+        self.vetoes.fetch_add(EJECTED, Relaxed);
+    }
+
+    /// One balancer less ejects it.
+    pub(crate) fn readmit(&self) {
+        self.vetoes.fetch_sub(EJECTED, Relaxed);
+    }
+
+    /// Does any balancer eject it?
+    pub(crate) fn is_ejected(&self) -> bool {
+        self.vetoes.load(Relaxed) & EJECTIONS != 0
     }
 }
 
 const fn bit(veto: Veto) -> u32 {
     1 << veto as u32
+}
+
+/// Where it shows that this veto stands.
+const fn bits(veto: Veto) -> u32 {
+    match veto {
+        Veto::Outlier => bit(veto) | EJECTIONS,
+        _ => bit(veto),
+    }
 }
 
 #[cfg(test)]
@@ -73,5 +107,20 @@ mod tests {
         assert!(cell.is_eligible_apart_from(Veto::Drain) && !cell.is_eligible_apart_from(Veto::Breaker));
         cell.allow(Veto::Drain);
         assert!(cell.is_eligible());
+    }
+
+    #[test]
+    fn each_balancer_that_ejects_an_endpoint_takes_back_its_own_veto_alone() {
+        let cell = Eligibility::default();
+        cell.eject();
+        cell.eject();
+        cell.forbid(Veto::Outlier);
+        cell.readmit();
+        assert!(cell.is_forbidden_by(Veto::Outlier) && cell.is_ejected());
+        assert!(cell.is_eligible_apart_from(Veto::Outlier) && !cell.is_eligible_apart_from(Veto::Probe));
+        cell.allow(Veto::Outlier);
+        assert!(cell.is_forbidden_by(Veto::Outlier) && !cell.is_eligible());
+        cell.readmit();
+        assert!(cell.is_eligible() && !cell.is_forbidden_by(Veto::Outlier) && !cell.is_ejected());
     }
 }

@@ -6,10 +6,14 @@ mod eligibility;
 mod members;
 mod one;
 #[cfg(feature = "endpoints")]
+mod services;
+#[cfg(feature = "endpoints")]
 mod set;
 
-#[cfg(feature = "endpoints")]
-pub use self::set::{Endpoints, Snapshot};
+#[cfg(feature = "balance")]
+pub(crate) use self::services::{Lent, NotNow};
+#[cfg(feature = "probe")]
+pub(crate) use self::set::feed::{Feeder, Source};
 pub use self::{
     address::{Addressed, Affinity, HostHeader, RequestHead, TlsName},
     eligibility::{Eligibility, Veto},
@@ -21,4 +25,9 @@ pub(crate) use self::{members::Key, set::Edit};
 pub(crate) use self::{
     members::{Delta, Member},
     set::Follower,
+};
+#[cfg(feature = "endpoints")]
+pub use self::{
+    services::Services,
+    set::{Endpoints, Snapshot},
 };

@@ -1,6 +1,6 @@
 //! One server.
 
-use std::{fmt, net::Ipv6Addr, str::FromStr, sync::Arc};
+use std::{any::Any, fmt, net::Ipv6Addr, panic::AssertUnwindSafe, str::FromStr, sync::Arc, sync::OnceLock};
 
 use http::{
     Uri,
@@ -35,9 +35,13 @@ struct Inner {
     /// Of the key.
     #[cfg(feature = "balance")]
     affinity: Affinity,
+    /// What a set of services keeps with it. It is no part of the description, and stays for good.
+    attached: OnceLock<Attached>,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+type Attached = AssertUnwindSafe<Box<dyn Any + Send + Sync>>;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[repr(C)]
 struct Description {
     weight: u32,
@@ -119,6 +123,31 @@ impl Endpoint {
     /// Whether it may be picked.
     pub fn eligibility(&self) -> &Eligibility {
         &self.0.eligibility
+    }
+
+    /// Another endpoint with the same description.
+    #[allow(dead_code, reason = "called by a set that is a feature")]
+    pub(super) fn copy(&self) -> Self {
+        Endpoint(Arc::new(Inner {
+            #[cfg(feature = "balance")]
+            affinity: self.0.affinity,
+            description: self.0.description.clone(),
+            eligibility: Eligibility::default(),
+            attached: OnceLock::new(),
+        }))
+    }
+
+    /// Attaches this, unless something is attached already.
+    #[allow(dead_code, reason = "called by a set that is a feature")]
+    pub(super) fn attach<T: Send + Sync + 'static>(&self, what: impl FnOnce() -> T) {
+        self.0.attached.get_or_init(|| AssertUnwindSafe(Box::new(what())));
+    }
+
+    /// What is attached, if it is of this type.
+    #[allow(dead_code, reason = "called by a set that is a feature")]
+    #[inline]
+    pub(super) fn attached<T: 'static>(&self) -> Option<&T> {
+        self.0.attached.get()?.downcast_ref()
     }
 
     /// What rules rank it by.
@@ -321,6 +350,7 @@ impl EndpointBuilder {
                 metadata: self.metadata.into(),
             },
             eligibility: Eligibility::default(),
+            attached: OnceLock::new(),
         })))
     }
 }

@@ -21,7 +21,7 @@ use arc_swap::ArcSwapOption;
 use tokio::sync::{Notify, futures::OwnedNotified};
 
 #[cfg(feature = "discover")]
-pub(crate) use self::feed::Edit;
+pub(crate) use self::feed::{Edit, Feeder};
 use super::{
     Endpoint,
     members::{Delta, Members},
@@ -81,7 +81,7 @@ struct Shared {
     changed: Arc<Notify>,
     /// Held by whoever changes the set.
     state: Mutex<State>,
-    #[cfg(feature = "discover")]
+    #[cfg(any(feature = "discover", feature = "probe"))]
     feed: feed::Feed,
 }
 
@@ -96,7 +96,7 @@ struct State {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum By {
     Hand,
-    #[cfg(feature = "discover")]
+    #[cfg(any(feature = "discover", feature = "probe"))]
     Source,
 }
 
@@ -142,7 +142,7 @@ impl Endpoints {
                 followers: Vec::new(),
                 by_hand: false,
             }),
-            #[cfg(feature = "discover")]
+            #[cfg(any(feature = "discover", feature = "probe"))]
             feed: feed::Feed::default(),
         }))
     }
@@ -216,6 +216,11 @@ impl Endpoints {
     #[allow(dead_code, reason = "awaited by a layer that is a feature")]
     pub(crate) fn changed(&self) -> OwnedNotified {
         self.0.changed.clone().notified_owned()
+    }
+
+    /// Has those look again who wait for a change, although the set has not changed.
+    pub(super) fn stir(&self) {
+        self.0.changed.notify_waiters();
     }
 
     /// Has what this makes of the members, and of whether they are resolved, follow the set for as long as it is held.
@@ -294,10 +299,12 @@ impl fmt::Debug for Endpoints {
     }
 }
 
-/// What keeps a set up to date: one task, which starts at the first call and ends with the last handle.
-#[cfg(feature = "discover")]
-mod feed {
+/// What runs beside a set: what keeps it up to date, and what asks its endpoints how they are. Each is one task, which
+/// starts at the first call and ends with the last handle.
+#[cfg(any(feature = "discover", feature = "probe"))]
+pub(crate) mod feed {
     use std::{
+        mem,
         pin::Pin,
         sync::atomic::Ordering::Relaxed,
         task::{Context, Poll, Waker},
@@ -307,24 +314,74 @@ mod feed {
 
     use super::*;
 
-    type Source = Pin<Box<dyn Future<Output = ()> + Send>>;
+    /// What a task runs.
+    pub(crate) trait Source: Send {
+        fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+
+        /// The runtime has ended before it did: what it has of that must go. It may be polled within another one.
+        fn pause(&mut self) {}
+    }
+
+    impl<F: Future<Output = ()> + Send + ?Sized> Source for Pin<Box<F>> {
+        fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+            self.as_mut().poll(cx)
+        }
+    }
+
+    /// A set has one source of each.
+    #[derive(Debug, Clone, Copy)]
+    enum Role {
+        Discovery,
+        Probes,
+    }
 
     #[derive(Default)]
     pub(super) struct Feed {
         /// Is a source waiting for a task that runs it?
         idle: AtomicBool,
-        /// May the source be polled by the call that starts the task?
+        /// May the source of discovery be polled by the call that starts the task?
         at_once: AtomicBool,
-        state: Mutex<State>,
+        discovery: Mutex<State>,
+        probes: Mutex<State>,
     }
 
     #[derive(Default)]
     struct State {
-        source: Option<Source>,
+        source: Option<Box<dyn Source>>,
         task: Option<AbortHandle>,
+        /// How many sources there have been: one that another has replaced does not come back.
+        number: u64,
+    }
+
+    impl Feed {
+        fn state(&self, role: Role) -> &Mutex<State> {
+            match role {
+                Role::Discovery => &self.discovery,
+                Role::Probes => &self.probes,
+            }
+        }
+
+        /// Puts a source in the place of the one before, which ends.
+        fn set(&self, role: Role, source: Option<Box<dyn Source>>) {
+            let is_some = source.is_some();
+            let (source, task) = {
+                let mut state = lock(self.state(role));
+                state.number += 1;
+                (mem::replace(&mut state.source, source), state.task.take())
+            };
+            if is_some {
+                self.idle.store(true, Release);
+            }
+            // Without the lock: this runs code of the user.
+            drop(source);
+            if let Some(task) = task {
+                task.abort();
+            }
+        }
     }
 
     /// What a source has to say of the endpoint with a key.
+    #[allow(dead_code, reason = "said by discovery, which is a feature")]
     #[derive(Debug)]
     pub(crate) enum Edit {
         /// It is this one.
@@ -337,6 +394,10 @@ mod feed {
     #[derive(Clone)]
     pub(crate) struct Feeder(Weak<Shared>);
 
+    #[allow(
+        dead_code,
+        reason = "which are used depends on the sources that are switched on"
+    )]
     impl Feeder {
         /// Publishes these endpoints. False: nobody uses the set any more.
         pub(crate) fn publish(&self, endpoints: impl IntoIterator<Item = Endpoint>) -> bool {
@@ -369,17 +430,25 @@ mod feed {
             });
             true
         }
+
+        /// The set, to be looked at and let go of. `None`: nobody uses it any more.
+        pub(crate) fn set(&self) -> Option<Endpoints> {
+            self.0.upgrade().map(Endpoints)
+        }
     }
 
+    #[allow(
+        dead_code,
+        reason = "which are used depends on the sources that are switched on"
+    )]
     impl Endpoints {
         /// Has the set kept up to date by this source, which is run by one task from the first call on.
         pub(crate) fn driven_by<F>(self, source: impl FnOnce(Feeder) -> F) -> Self
         where
             F: Future<Output = ()> + Send + 'static,
         {
-            let source = source(Feeder(Arc::downgrade(&self.0)));
-            lock(&self.0.feed.state).source = Some(Box::pin(source));
-            self.0.feed.idle.store(true, Release);
+            let source = Box::pin(source(Feeder(Arc::downgrade(&self.0))));
+            self.0.feed.set(Role::Discovery, Some(Box::new(source)));
             self
         }
 
@@ -393,9 +462,19 @@ mod feed {
             self.driven_by(source)
         }
 
-        /// Sees to it that the source is run, if there is one and this is within a runtime. Costs one load when it
-        /// is.
-        #[allow(dead_code, reason = "called by a layer that is a feature")]
+        /// Has the endpoints asked how they are by this source, which is run as the other one is.
+        pub(crate) fn probed_by<S: Source + 'static>(&self, source: impl FnOnce(Feeder) -> S) {
+            let source = source(Feeder(Arc::downgrade(&self.0)));
+            self.0.feed.set(Role::Probes, Some(Box::new(source)));
+        }
+
+        /// They are not asked any more.
+        pub(crate) fn probed_by_none(&self) {
+            self.0.feed.set(Role::Probes, None);
+        }
+
+        /// Sees to it that the sources are run, if there are any and this is within a runtime. Costs one load when they
+        /// are.
         #[inline]
         pub(crate) fn ensure_driven(&self) {
             if self.0.feed.idle.load(Acquire) {
@@ -409,34 +488,53 @@ mod feed {
                 return;
             };
             let feed = &self.0.feed;
-            let source = {
-                let mut state = lock(&feed.state);
-                feed.idle.store(false, Release);
-                state.source.take()
+            // Before they are taken: one that comes meanwhile says so anew.
+            feed.idle.store(false, Release);
+            for role in [Role::Discovery, Role::Probes] {
+                self.drive_one(role, &runtime);
+            }
+        }
+
+        fn drive_one(&self, role: Role, runtime: &Handle) {
+            let feed = &self.0.feed;
+            let (source, number) = {
+                let mut state = lock(feed.state(role));
+                (state.source.take(), state.number)
             };
-            if let Some(mut source) = source {
-                if feed.at_once.load(Relaxed) {
-                    // The task polls it anew, with a waker of its own.
-                    let poll = source.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-                    if poll.is_ready() {
-                        return;
-                    }
+            let Some(mut source) = source else {
+                return;
+            };
+            if matches!(role, Role::Discovery) && feed.at_once.load(Relaxed) {
+                // The task polls it anew, with a waker of its own.
+                let poll = source.poll(&mut Context::from_waker(Waker::noop()));
+                if poll.is_ready() {
+                    return;
                 }
-                // Without the lock: a runtime that shuts down drops the task at once, and that puts the source back.
-                let task = runtime.spawn(Driver {
-                    set: Arc::downgrade(&self.0),
-                    source: Some(source),
-                });
-                lock(&feed.state).task = Some(task.abort_handle());
+            }
+            // Without the lock: a runtime that shuts down drops the task at once, and that puts the source back.
+            let task = runtime.spawn(Driver {
+                set: Arc::downgrade(&self.0),
+                role,
+                number,
+                source: Some(source),
+            });
+            let task = task.abort_handle();
+            let mut state = lock(feed.state(role));
+            if state.number == number {
+                state.task = Some(task);
+            } else {
+                task.abort();
             }
         }
     }
 
     impl Drop for Feed {
         fn drop(&mut self) {
-            let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-            if let Some(task) = state.task.take() {
-                task.abort();
+            for state in [&mut self.discovery, &mut self.probes] {
+                let state = state.get_mut().unwrap_or_else(PoisonError::into_inner);
+                if let Some(task) = state.task.take() {
+                    task.abort();
+                }
             }
         }
     }
@@ -445,7 +543,9 @@ mod feed {
     /// within another runtime runs it on.
     struct Driver {
         set: Weak<Shared>,
-        source: Option<Source>,
+        role: Role,
+        number: u64,
+        source: Option<Box<dyn Source>>,
     }
 
     impl Future for Driver {
@@ -456,7 +556,7 @@ mod feed {
             let Some(mut source) = self.source.take() else {
                 return Poll::Ready(());
             };
-            let poll = source.as_mut().poll(cx);
+            let poll = source.poll(cx);
             if poll.is_pending() {
                 self.source = Some(source);
             }
@@ -466,20 +566,25 @@ mod feed {
 
     impl Drop for Driver {
         fn drop(&mut self) {
-            let Some(source) = self.source.take() else {
+            let Some(mut source) = self.source.take() else {
                 return;
             };
-            if let Some(set) = self.set.upgrade() {
-                lock(&set.feed.state).source = Some(source);
+            let Some(set) = self.set.upgrade() else {
+                return;
+            };
+            source.pause();
+            let mut state = lock(set.feed.state(self.role));
+            if state.number == self.number {
+                state.source = Some(source);
                 set.feed.idle.store(true, Release);
             }
         }
     }
 }
 
-#[cfg(not(feature = "discover"))]
+#[cfg(not(any(feature = "discover", feature = "probe")))]
 impl Endpoints {
-    /// Without discovery nothing feeds a set.
+    /// Nothing runs beside a set.
     #[allow(dead_code, reason = "called by a layer that is a feature")]
     #[inline]
     pub(crate) fn ensure_driven(&self) {}

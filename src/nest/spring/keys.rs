@@ -62,7 +62,8 @@ const CLIENT: Meaning =
     Meaning::Not("it chooses or sets up an HTTP client in Java; bring a client of your own");
 const REDIRECTS: Meaning = Meaning::Not("no redirect is followed, unless your client does");
 const DISCOVERY: Meaning = Meaning::Not("endpoints come from the set that you give");
-const PING: Meaning = Meaning::Not("servers are not pinged; take an endpoint out of the set, or veto it");
+const PING: Meaning =
+    Meaning::Not("servers are not pinged; attach `probe::ActiveProbes` to the set, which has these settings");
 const TLS: Meaning = Meaning::Not("the scheme is in the address of each endpoint");
 const CODEC: Meaning = Meaning::Not("bodies are encoded and decoded above the nest");
 const BEAN: Meaning = Meaning::Not("Java classes cannot be loaded here; use the setter of that name");

@@ -1,0 +1,406 @@
+//! Ten thousand endpoints, of which 2,500 go and 2,500 others come each second, and the calls to them meanwhile.
+//!
+//! Each test makes a part of a million calls, and one change for every 40 of them: at 200,000 calls a second these are
+//! 5,000 changes. `CHURN_CALLS=1000000` makes all, in 44 s for the six tests in a debug build; they pass as well.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{
+            AtomicBool, AtomicU64, AtomicUsize,
+            Ordering::{Relaxed, SeqCst},
+        },
+    },
+    task::{Context, Poll},
+    thread,
+};
+
+use futures_util::FutureExt;
+use http::{Request, Response, Uri};
+use tokio::time::{Duration, Instant};
+use tower::{Layer, Service};
+use tower_outbound::{
+    balance::{
+        BalanceHandle, Candidates, Ewma, LeastLoaded, LoadBalance, LoadBalanceLayer, Picked, Picker,
+        RoundRobin, Rule,
+    },
+    call::{BoxError, Endpoint, Endpoints, Verdict},
+};
+
+/// In the set at any time, and in all.
+const ENDPOINTS: usize = 10_000;
+const KNOWN: usize = 2 * ENDPOINTS;
+
+const CALLS_FOR_A_CHANGE: usize = 40;
+const BETWEEN_CALLS: Duration = Duration::from_micros(5);
+/// So many attempts are under way at any time: each takes as long as 25 changes.
+const OPEN: usize = 1_000;
+
+/// By so many bytes what is kept may differ: tables do not shrink at once. The counters of one endpoint in four that went
+/// would be more.
+const SLACK: i64 = 65_536;
+
+fn calls() -> usize {
+    let asked = std::env::var("CHURN_CALLS").ok();
+    asked.map_or(100_000, |calls| calls.parse().unwrap())
+}
+
+fn key(n: usize) -> String {
+    format!("http://h{n}")
+}
+
+fn endpoint(n: usize) -> Endpoint {
+    Endpoint::new(key(n)).unwrap()
+}
+
+fn number(host: &str) -> usize {
+    host[1..].parse().unwrap()
+}
+
+enum Change {
+    Insert(usize),
+    Remove(usize),
+}
+
+/// Who is in the set. One goes by lot, then one comes by lot, and so on.
+struct Fleet {
+    endpoints: Endpoints,
+    inside: Vec<usize>,
+    outside: Vec<usize>,
+    random: u64,
+}
+
+impl Fleet {
+    fn new() -> Self {
+        Fleet {
+            endpoints: (0..ENDPOINTS).map(endpoint).collect(),
+            inside: (0..ENDPOINTS).collect(),
+            outside: (ENDPOINTS..KNOWN).collect(),
+            random: 7,
+        }
+    }
+
+    fn next(&mut self) -> Change {
+        self.random = self
+            .random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        let drawn = (self.random >> 33) as usize;
+        if self.inside.len() == ENDPOINTS {
+            let n = self.inside.swap_remove(drawn % self.inside.len());
+            self.outside.push(n);
+            Change::Remove(n)
+        } else {
+            let n = self.outside.swap_remove(drawn % self.outside.len());
+            self.inside.push(n);
+            Change::Insert(n)
+        }
+    }
+
+    fn make(&self, change: &Change) {
+        match change {
+            Change::Insert(n) => self.endpoints.insert(endpoint(*n)),
+            Change::Remove(n) => assert!(self.endpoints.remove(&key(*n))),
+        }
+    }
+
+    /// As at first.
+    fn restore(&mut self) {
+        for n in ENDPOINTS..KNOWN {
+            self.endpoints.remove(&key(n));
+        }
+        for n in 0..ENDPOINTS {
+            self.endpoints.insert(endpoint(n));
+        }
+        self.inside.clear();
+        self.inside.extend(0..ENDPOINTS);
+        self.outside.clear();
+        self.outside.extend(ENDPOINTS..KNOWN);
+    }
+}
+
+/// The rule that is tested, and then one that comes to each endpoint in turn.
+struct Then<R> {
+    rule: R,
+    in_turn: RoundRobin,
+    is_in_turn: Arc<AtomicBool>,
+}
+
+impl<R: Rule> Rule for Then<R> {
+    fn pick(&self, candidates: &Candidates<'_>) -> Option<usize> {
+        if self.is_in_turn.load(Relaxed) {
+            self.in_turn.pick(candidates)
+        } else {
+            self.rule.pick(candidates)
+        }
+    }
+}
+
+fn then<R>(rule: R) -> (Then<R>, Arc<AtomicBool>) {
+    let is_in_turn = Arc::new(AtomicBool::new(false));
+    let rule = Then {
+        rule,
+        in_turn: RoundRobin::new(),
+        is_in_turn: is_in_turn.clone(),
+    };
+    (rule, is_in_turn)
+}
+
+/// In the end each endpoint of the set is picked, and no other, and nothing is under way.
+fn nothing_is_lost(fleet: &Fleet, handle: &BalanceHandle, mut picked: Vec<usize>) {
+    let mut expected = fleet.inside.clone();
+    expected.sort_unstable();
+    picked.sort_unstable();
+    assert!(picked == expected, "each is picked once");
+    let snapshot = fleet.endpoints.snapshot();
+    let figures = handle.endpoints();
+    let of_figures = figures.iter().map(|one| one.endpoint());
+    assert!(
+        of_figures.eq(snapshot.endpoints()),
+        "the set and the roster agree"
+    );
+    assert_eq!(handle.total().in_flight(), 0);
+}
+
+/// Calls and changes by turns, so that each call is known to be after the changes before it, and each byte is counted.
+struct Turns<R> {
+    fleet: Fleet,
+    picker: Picker<R>,
+    is_inside: Vec<bool>,
+    open: VecDeque<Picked>,
+    start: Instant,
+    calls: u32,
+    ended_after_removal: usize,
+}
+
+impl<R: Rule> Turns<R> {
+    fn new(rule: R) -> Self {
+        let fleet = Fleet::new();
+        let picker = Picker::new(fleet.endpoints.clone(), rule);
+        Turns {
+            fleet,
+            picker,
+            is_inside: (0..KNOWN).map(|n| n < ENDPOINTS).collect(),
+            open: VecDeque::with_capacity(OPEN + 1),
+            start: Instant::now(),
+            calls: 0,
+            ended_after_removal: 0,
+        }
+    }
+
+    fn pick(&mut self) -> (usize, Picked, Instant) {
+        self.calls += 1;
+        let now = self.start + BETWEEN_CALLS * self.calls;
+        let picked = self.picker.pick(&Request::new(()), now).unwrap();
+        let n = number(picked.endpoint().authority().host());
+        assert!(self.is_inside[n], "h{n} is not in the set");
+        (n, picked, now)
+    }
+
+    fn end_one(&mut self, now: Instant) {
+        let picked = self.open.pop_front().unwrap();
+        let n = number(picked.endpoint().authority().host());
+        self.ended_after_removal += usize::from(!self.is_inside[n]);
+        picked.end(Verdict::Success, now);
+    }
+
+    fn drive(&mut self, calls: usize) {
+        for call in 0..calls {
+            if call % CALLS_FOR_A_CHANGE == 0 {
+                let change = self.fleet.next();
+                self.fleet.make(&change);
+                match change {
+                    Change::Insert(n) => self.is_inside[n] = true,
+                    Change::Remove(n) => self.is_inside[n] = false,
+                }
+            }
+            let (_, picked, now) = self.pick();
+            self.open.push_back(picked);
+            if self.open.len() > OPEN {
+                self.end_one(now);
+            }
+        }
+    }
+
+    fn restore(&mut self) {
+        let now = self.start + BETWEEN_CALLS * self.calls;
+        while !self.open.is_empty() {
+            self.end_one(now);
+        }
+        self.fleet.restore();
+        let is_inside = (0..KNOWN).map(|n| n < ENDPOINTS);
+        self.is_inside
+            .iter_mut()
+            .zip(is_inside)
+            .for_each(|(is, should)| *is = should);
+    }
+}
+
+fn by_turns<R: Rule>(rule: R) {
+    let (rule, is_in_turn) = then(rule);
+    let mut turns = Turns::new(rule);
+    let handle = turns.picker.handle();
+    // What is kept for all endpoints is there from now on, and what grows for a while has grown.
+    turns.drive(calls() / 10);
+    turns.restore();
+    drop(handle.endpoints());
+    let counted = allocation_counter::measure(|| {
+        turns.drive(calls());
+        turns.restore();
+        drop(handle.endpoints());
+    });
+    assert!(
+        counted.bytes_current.abs() < SLACK,
+        "{} bytes more than before",
+        counted.bytes_current
+    );
+    assert!(
+        turns.ended_after_removal > 0,
+        "attempts to where they went before the removal go on"
+    );
+    is_in_turn.store(true, Relaxed);
+    let in_turn = (0..ENDPOINTS).map(|_| {
+        let (n, picked, now) = turns.pick();
+        picked.end(Verdict::Success, now);
+        n
+    });
+    let in_turn = in_turn.collect();
+    nothing_is_lost(&turns.fleet, &handle, in_turn);
+}
+
+/// Says where it was called.
+#[derive(Clone)]
+struct Client;
+
+impl Service<Request<()>> for Client {
+    type Response = Response<Uri>;
+    type Error = BoxError;
+    type Future = std::future::Ready<Result<Response<Uri>, BoxError>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<()>) -> Self::Future {
+        std::future::ready(Ok(Response::new(request.into_parts().0.uri)))
+    }
+}
+
+fn call<R: Rule>(stack: &mut LoadBalance<Client, R>) -> usize {
+    let response = stack.call(Request::new(())).now_or_never().unwrap().unwrap();
+    number(response.body().host().unwrap())
+}
+
+/// What the threads know of each other.
+struct Board {
+    calls: AtomicUsize,
+    changes: AtomicUsize,
+    /// How many removals have been published.
+    removals: AtomicU64,
+    /// By which of them each has gone. `u64::MAX`: it is in the set, or about to be.
+    gone_by: Vec<AtomicU64>,
+}
+
+/// More calls, or changes, than anybody waits for.
+const MANY: usize = usize::MAX / 1_000;
+
+/// If one of them fails, the others are to end.
+struct Ends<'a>(&'a Board);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.calls.store(MANY, SeqCst);
+            self.0.changes.store(MANY, SeqCst);
+        }
+    }
+}
+
+/// Calls from two threads while a third changes the set, each as fast as it can, but for their ratio.
+fn at_once<R: Rule + Send + Sync + 'static>(rule: R) {
+    let (rule, is_in_turn) = then(rule);
+    let mut fleet = Fleet::new();
+    let stack = LoadBalanceLayer::new(fleet.endpoints.clone())
+        .rule(rule)
+        .layer(Client);
+    let gone_by = |n: usize| if n < ENDPOINTS { u64::MAX } else { 0 };
+    let board = Board {
+        calls: AtomicUsize::new(0),
+        changes: AtomicUsize::new(0),
+        removals: AtomicU64::new(0),
+        gone_by: (0..KNOWN).map(gone_by).map(AtomicU64::new).collect(),
+    };
+    let calls = calls();
+    thread::scope(|threads| {
+        for _ in 0..2 {
+            let (mut stack, board) = (stack.clone(), &board);
+            threads.spawn(move || {
+                let _ends = Ends(board);
+                while board.calls.fetch_add(1, SeqCst) < calls {
+                    let published = board.removals.load(SeqCst);
+                    let n = call(&mut stack);
+                    let gone_by = board.gone_by[n].load(SeqCst);
+                    assert!(gone_by > published, "h{n} was called after it had gone");
+                    while board.calls.load(SeqCst) > (board.changes.load(SeqCst) + 2) * CALLS_FOR_A_CHANGE {
+                        thread::yield_now();
+                    }
+                }
+            });
+        }
+        while board.calls.load(SeqCst) < calls {
+            if board.changes.load(SeqCst) * CALLS_FOR_A_CHANGE > board.calls.load(SeqCst) {
+                thread::yield_now();
+                continue;
+            }
+            let change = fleet.next();
+            if let Change::Insert(n) = change {
+                board.gone_by[n].store(u64::MAX, SeqCst);
+            }
+            fleet.make(&change);
+            if let Change::Remove(n) = change {
+                let removal = board.removals.load(SeqCst) + 1;
+                board.gone_by[n].store(removal, SeqCst);
+                board.removals.store(removal, SeqCst);
+            }
+            board.changes.fetch_add(1, SeqCst);
+        }
+        // Nobody waits for a change that is not going to come.
+        board.changes.store(MANY, SeqCst);
+    });
+    is_in_turn.store(true, Relaxed);
+    let mut stack = stack;
+    let in_turn = (0..fleet.inside.len()).map(|_| call(&mut stack)).collect();
+    nothing_is_lost(&fleet, &stack.handle(), in_turn);
+}
+
+#[test]
+fn changes_between_calls_lose_nothing_and_leave_nothing_behind_in_turn() {
+    by_turns(RoundRobin::new());
+}
+
+#[test]
+fn changes_between_calls_lose_nothing_and_leave_nothing_behind_with_two_choices() {
+    by_turns(LeastLoaded::seeded(1));
+}
+
+#[test]
+fn changes_between_calls_lose_nothing_and_leave_nothing_behind_with_ewma() {
+    by_turns(Ewma::seeded(1));
+}
+
+#[test]
+fn changes_during_calls_send_none_to_who_has_gone_in_turn() {
+    at_once(RoundRobin::new());
+}
+
+#[test]
+fn changes_during_calls_send_none_to_who_has_gone_with_two_choices() {
+    at_once(LeastLoaded::new());
+}
+
+#[test]
+fn changes_during_calls_send_none_to_who_has_gone_with_ewma() {
+    at_once(Ewma::new());
+}
