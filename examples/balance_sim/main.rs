@@ -33,13 +33,15 @@ use self::{
 };
 
 const USAGE: &str =
-    "usage: balance_sim [--scenario antag] [--load 0.7,0.8,0.9] [--seeds 8] [--rules tower,ewma] [--short] [--summary] [--chart FILE.svg]
+    "usage: balance_sim [--scenario antag] [--load 0.7,0.8,0.9] [--seeds 8] [--first 1] [--rules tower,ewma] [--short] [--summary] [--chart FILE.svg]
 a row of CSV for each run, or with --summary one of medians for each rule; a chart shows the medians of the 99th percentile";
 
 struct Options {
     scenarios: Vec<String>,
     loads: Vec<f64>,
     seeds: u64,
+    /// The first of them.
+    first: u64,
     rules: Vec<String>,
     short: bool,
     summary: bool,
@@ -51,6 +53,7 @@ fn options() -> Option<Options> {
         scenarios: vec!["antag".into()],
         loads: Vec::new(),
         seeds: 8,
+        first: 1,
         rules: ["tower", "ewma"].map(String::from).to_vec(),
         short: false,
         summary: false,
@@ -69,6 +72,7 @@ fn options() -> Option<Options> {
                     .collect::<Option<_>>()?;
             }
             "--seeds" => options.seeds = args.next()?.parse().ok()?,
+            "--first" => options.first = args.next()?.parse().ok()?,
             "--rules" => options.rules = list(args.next()?),
             "--short" => options.short = true,
             "--summary" => options.summary = true,
@@ -105,7 +109,7 @@ fn jobs(options: &Options) -> Option<Vec<Job>> {
                 } else {
                     scenario
                 };
-                for seed in 1..=options.seeds {
+                for seed in options.first..options.first.checked_add(options.seeds)? {
                     jobs.push(Job {
                         scenario: scenario.clone(),
                         rule: rule.clone(),
