@@ -21,7 +21,7 @@ use super::{
     outlier::{Hub, OutlierEjection},
     stats::RibbonStats,
 };
-use crate::call::{Affinity, Delta, Endpoint, Endpoints, Follower, Member};
+use crate::call::{Affinity, Delta, Endpoint, Endpoints, Follower, Index, Member};
 
 /// What a layer and all its services share: the set, and the roster made from it.
 #[derive(Debug)]
@@ -58,6 +58,8 @@ pub(super) struct Roster {
     newcomers: usize,
     len: usize,
     links: Box<[Link]>,
+    /// The numbers of the endpoints, by the hashes of their keys.
+    keys: Index<u64>,
     /// In which chunk every so manieth place is: see [`STRIDE`].
     signposts: Box<[u32]>,
     zones: OnceLock<Zones>,
@@ -115,6 +117,7 @@ const MOST: usize = if cfg!(test) { 8 } else { 128 };
 /// One with fewer takes in its neighbor, unless it is the last.
 const LEAST: usize = MOST / 4;
 const STRIDE: usize = MOST / 2;
+const FEW: u64 = 16;
 
 /// No two rosters of a process have the same number, be they of one set or not. Nor have pools.
 static NEXT_ID: AtomicU64 = AtomicU64::new(0);
@@ -186,13 +189,14 @@ impl Follower for Rosters {
 impl Roster {
     fn new(entries: impl ExactSizeIterator<Item = Entry>, resolved: bool) -> Self {
         let newcomers = entries.len();
+        let mut keys = Index::default();
         let mut links = Links::default();
-        links.add(entries);
+        links.add(entries.inspect(|entry| keys.insert(entry.hash.get(), entry.number)));
         let pool = NEXT_ID.fetch_add(1, Relaxed);
-        Roster::of(links, pool, resolved, newcomers)
+        Roster::of(links, keys, pool, resolved, newcomers)
     }
 
-    fn of(links: Links, pool: u64, resolved: bool, newcomers: usize) -> Self {
+    fn of(links: Links, keys: Index<u64>, pool: u64, resolved: bool, newcomers: usize) -> Self {
         let Links { links, len } = links;
         let mut signposts = Vec::new();
         if links.len() > 1 {
@@ -209,6 +213,7 @@ impl Roster {
             newcomers,
             len,
             links: links.into(),
+            keys,
             signposts: signposts.into(),
             zones: OnceLock::new(),
         }
@@ -233,13 +238,18 @@ impl Roster {
             };
         let late = newcomers * 2 <= (self.len + came).saturating_sub(went);
         let mut draft = Draft::new(&self.links);
+        let mut keys = self.keys.clone();
         for delta in deltas {
             match delta {
                 Delta::Came(Member { number, endpoint }) => {
-                    draft.append(Entry::new(endpoint.clone(), *number, late));
+                    let entry = Entry::new(endpoint.clone(), *number, late);
+                    keys.insert(entry.hash.get(), *number);
+                    draft.append(entry);
                 }
                 Delta::Went(number) => {
-                    draft.take(*number);
+                    if let Some(old) = draft.take(*number) {
+                        keys.remove(old.hash.get(), |one| one == number);
+                    }
                 }
                 Delta::Became(number, now) if *number == now.number => {
                     if let Some(entry) = draft.get_mut(*number) {
@@ -248,6 +258,8 @@ impl Roster {
                 }
                 Delta::Became(number, now) => {
                     if let Some(old) = draft.take(*number) {
+                        keys.remove(old.hash.get(), |one| one == number);
+                        keys.insert(old.hash.get(), now.number);
                         draft.append(Entry {
                             endpoint: now.endpoint.clone(),
                             number: now.number,
@@ -257,14 +269,27 @@ impl Roster {
                 }
             }
         }
-        Roster::of(draft.into_links(), self.pool, true, newcomers)
+        Roster::of(draft.into_links(), keys, self.pool, true, newcomers)
     }
 
     /// Is there another endpoint than this one that may be picked? Mostly one of the first two is.
     #[inline]
     pub(super) fn has_another_than(&self, entry: &Entry) -> bool {
-        self.iter()
-            .any(|other| !std::ptr::eq(other, entry) && other.endpoint.eligibility().is_eligible())
+        self.iter().take(2).any(|other| other.is_a_choice_beside(entry)) || self.has_one_further_on(entry)
+    }
+
+    /// Where the first have vetoes many of those behind them may have some as well, so that a few from anywhere are
+    /// looked at before all.
+    #[cold]
+    fn has_one_further_on(&self, entry: &Entry) -> bool {
+        let anywhere = (0..FEW).filter_map(|number| {
+            let place = entry.hash.with(number).get().checked_rem(self.len as u64)?;
+            self.get(place as usize)
+        });
+        let all = self.iter();
+        anywhere
+            .chain(all)
+            .any(|other| other.is_a_choice_beside(entry))
     }
 
     pub(super) fn id(&self) -> u64 {
@@ -349,15 +374,19 @@ impl Roster {
         self.resolved
     }
 
-    /// The entry of this endpoint, or of the one that has its key now. Looks at all: it is for retries, not for each
-    /// call.
+    /// The entry of this endpoint, or of the one that has its key now. It is for retries, not for each call.
     pub(super) fn find(&self, endpoint: &Endpoint) -> Option<&Entry> {
-        let same = self.iter().find(|entry| entry.endpoint == *endpoint);
-        same.or_else(|| self.find_key(endpoint.key()))
+        self.find_by(endpoint.affinity(), endpoint.key())
     }
 
     pub(super) fn find_key(&self, key: &str) -> Option<&Entry> {
-        self.iter().find(|entry| entry.endpoint.key() == key)
+        self.find_by(Affinity::of(key), key)
+    }
+
+    fn find_by(&self, hash: Affinity, key: &str) -> Option<&Entry> {
+        let numbers = self.keys.find(hash.get());
+        let mut entries = numbers.filter_map(|&number| self.get(self.place_of(number)?));
+        entries.find(|entry| entry.endpoint.key() == key)
     }
 }
 
@@ -396,6 +425,11 @@ impl Entry {
             number,
             late,
         }
+    }
+
+    #[inline]
+    fn is_a_choice_beside(&self, picked: &Entry) -> bool {
+        !std::ptr::eq(self, picked) && self.endpoint.eligibility().is_eligible()
     }
 }
 
@@ -699,6 +733,12 @@ mod tests {
                 );
             }
         }
+        let place_of = |entry: &Entry| roster.place_of(entry.number);
+        for (place, endpoint) in expected.iter().enumerate() {
+            assert_eq!(roster.find(endpoint).and_then(place_of), Some(place));
+            assert_eq!(roster.find_key(endpoint.key()).and_then(place_of), Some(place));
+        }
+        assert_eq!(roster.keys.len(), expected.len(), "and no others");
         let sizes: Vec<_> = roster.links.iter().map(|link| link.chunk.len()).collect();
         let all_but_the_last = sizes.iter().rev().skip(1);
         assert!(all_but_the_last.copied().all(|size| size >= LEAST), "{sizes:?}");

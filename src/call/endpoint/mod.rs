@@ -2,6 +2,8 @@
 
 mod address;
 mod eligibility;
+#[cfg(all(feature = "endpoints", any(feature = "balance", feature = "breaker")))]
+mod index;
 #[cfg(feature = "endpoints")]
 mod members;
 mod one;
@@ -21,8 +23,9 @@ pub use self::{
 };
 #[cfg(feature = "discover")]
 pub(crate) use self::{members::Key, set::Edit};
-#[cfg(feature = "balance")]
+#[cfg(all(feature = "endpoints", any(feature = "balance", feature = "breaker")))]
 pub(crate) use self::{
+    index::Index,
     members::{Delta, Member},
     set::Follower,
 };
