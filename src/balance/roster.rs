@@ -340,6 +340,12 @@ impl Roster {
         Some(link.start + found.ok()?)
     }
 
+    /// Is this one in it, by this very description?
+    pub(super) fn has(&self, number: u64, endpoint: &Endpoint) -> bool {
+        let entry = self.place_of(number).and_then(|place| self.get(place));
+        entry.is_some_and(|entry| entry.endpoint == *endpoint)
+    }
+
     /// A place, and that it is one of this roster.
     fn known(&self, place: usize) -> u64 {
         self.id << 32 | (place as u64).min(NOWHERE)
@@ -388,6 +394,10 @@ impl Seat {
 }
 
 impl Entry {
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
     fn new(endpoint: Endpoint, number: u64, late: bool) -> Self {
         Entry {
             hash: endpoint.affinity(),
