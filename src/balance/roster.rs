@@ -56,6 +56,8 @@ pub(super) struct Roster {
     seen: AtomicBool,
     /// How many have come since somebody looked.
     newcomers: usize,
+    /// The state since which few have gone or moved at once: seats of states before it are of little use.
+    settled: u64,
     len: usize,
     links: Box<[Link]>,
     /// In which chunk every so manieth place is: see [`STRIDE`].
@@ -115,6 +117,8 @@ const MOST: usize = if cfg!(test) { 8 } else { 128 };
 /// One with fewer takes in its neighbor, unless it is the last.
 const LEAST: usize = MOST / 4;
 const STRIDE: usize = MOST / 2;
+/// A change by which more than one in so many lose their seats leaves nothing of what was worked out before.
+const UPHEAVAL: usize = 8;
 
 /// No two rosters of a process have the same number, be they of one set or not. Nor have pools.
 static NEXT_ID: AtomicU64 = AtomicU64::new(0);
@@ -189,10 +193,11 @@ impl Roster {
         let mut links = Links::default();
         links.add(entries);
         let pool = NEXT_ID.fetch_add(1, Relaxed);
-        Roster::of(links, pool, resolved, newcomers)
+        Roster::of(links, pool, resolved, newcomers, None)
     }
 
-    fn of(links: Links, pool: u64, resolved: bool, newcomers: usize) -> Self {
+    /// `settled`: none, if it is only now.
+    fn of(links: Links, pool: u64, resolved: bool, newcomers: usize, settled: Option<u64>) -> Self {
         let Links { links, len } = links;
         let mut signposts = Vec::new();
         if links.len() > 1 {
@@ -201,12 +206,14 @@ impl Roster {
                 signposts.resize(next_start.div_ceil(STRIDE), index);
             }
         }
+        let id = NEXT_ID.fetch_add(1, Relaxed);
         Roster {
-            id: NEXT_ID.fetch_add(1, Relaxed),
+            id,
             pool,
             resolved,
             seen: AtomicBool::new(false),
             newcomers,
+            settled: settled.unwrap_or(id),
             len,
             links: links.into(),
             signposts: signposts.into(),
@@ -231,6 +238,12 @@ impl Roster {
             } else {
                 self.newcomers
             };
+        let moves = |delta: &&Delta| match delta {
+            Delta::Became(number, now) => *number != now.number,
+            Delta::Came(_) | Delta::Went(_) => false,
+        };
+        let lost = went + deltas.iter().filter(moves).count();
+        let settled = (lost * UPHEAVAL <= self.len).then_some(self.settled);
         let late = newcomers * 2 <= (self.len + came).saturating_sub(went);
         let mut draft = Draft::new(&self.links);
         for delta in deltas {
@@ -257,7 +270,7 @@ impl Roster {
                 }
             }
         }
-        Roster::of(draft.into_links(), self.pool, true, newcomers)
+        Roster::of(draft.into_links(), self.pool, true, newcomers, settled)
     }
 
     /// Is there another endpoint than this one that may be picked? Mostly one of the first two is.
@@ -269,6 +282,11 @@ impl Roster {
 
     pub(super) fn id(&self) -> u64 {
         self.id
+    }
+
+    /// Is what was worked out for this state of the set of some use still? If not, most may have lost their seats.
+    pub(super) fn has_settled_since(&self, roster: u64) -> bool {
+        self.settled <= roster
     }
 
     /// Which pool this is a state of.
