@@ -37,8 +37,8 @@ use tower::{Layer, Service, ServiceExt, discover::Change, limit::ConcurrencyLimi
 use tower_outbound::{
     balance::{
         BalanceHandle, Candidates, ConsistentHash, Ewma, EwmaBuilder, Figures, LeastLoaded, LoadBalance,
-        LoadBalanceFuture, LoadBalanceLayer, Picked, Picker, Random, RibbonRoundRobin, RibbonRule,
-        RoundRobin, Rule, WeightedRoundRobin, WhenEmpty,
+        LoadBalanceFuture, LoadBalanceLayer, Only, OutlierEjection, Picked, Picker, Random, RibbonRoundRobin,
+        RibbonRule, RoundRobin, Rule, WeightedRoundRobin, WhenEmpty,
     },
     call::{
         Affinity, AttemptOutcome, BoxError, CallFailed, CallScope, Endpoint, Endpoints, ErrorRef, Fault,
@@ -2111,4 +2111,162 @@ fn the_handle_leads_to_the_set_itself() {
     let layer = LoadBalanceLayer::new(set.clone());
     layer.handle().set().insert(Endpoint::new("a:1").unwrap());
     assert_eq!(set.len(), 1);
+}
+
+/// Changes the set in all ways.
+fn meddle(endpoints: &Endpoints, n: usize) {
+    let weighty = Endpoint::builder("http://a")
+        .key("a")
+        .weight(1 + n as u32 % 3)
+        .build()
+        .unwrap();
+    endpoints.insert(weighty);
+    endpoints.insert(endpoint("z"));
+    endpoints.remove(["z", "b"][n % 2]);
+    match n % 5 {
+        0 => endpoints.replace(["c", "a", "b"].map(endpoint)),
+        1 => endpoints.replace(std::iter::from_fn({
+            let mut left = 3;
+            // It is drawn without a lock.
+            move || {
+                endpoints.insert(endpoint("y"));
+                left -= 1;
+                (left > 0).then(|| endpoint(["a", "b", "c"][left]))
+            }
+        })),
+        2 if n % 3 == 0 => endpoints.replace([]),
+        _ => endpoints.insert(endpoint("b")),
+    }
+}
+
+#[test]
+fn a_rule_a_classifier_and_a_service_may_change_the_set() {
+    let (done, is_done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let endpoints = set(["a", "b", "c"]);
+        let count = Arc::new(AtomicUsize::new(0));
+        let meddles = || {
+            let (endpoints, count) = (endpoints.clone(), count.clone());
+            move || meddle(&endpoints, count.fetch_add(1, SeqCst))
+        };
+        let (picks, looks, hashes, judges, calls) = (meddles(), meddles(), meddles(), meddles(), meddles());
+        let by_turns = RoundRobin::new();
+        let rule = move |candidates: &Candidates<'_>| {
+            picks();
+            by_turns.pick(candidates).unwrap_or(0)
+        };
+        let wanted = move |_: &Endpoint| {
+            looks();
+            true
+        };
+        let hash = ConsistentHash::by(move |_| {
+            hashes();
+            Some(Affinity::of("x"))
+        });
+        let classify = move |_: Result<&Rsp, ErrorRef<'_>>| {
+            judges();
+            Verdict::Failure
+        };
+        let client = service_fn(move |_: Req| {
+            calls();
+            async { Ok::<_, BoxError>(Response::new(String::new())) }
+        });
+        let outliers = || {
+            OutlierEjection::builder()
+                .consecutive_failures(1)
+                .build()
+                .unwrap()
+        };
+        let layer = LoadBalanceLayer::new(endpoints.clone()).classify(classify);
+        let first = layer
+            .clone()
+            .outliers(outliers())
+            .rule(rule)
+            .layer(client.clone());
+        let second = layer
+            .clone()
+            .rule(Only::new(wanted, Ewma::new()))
+            .layer(client.clone());
+        let third = layer.rule(hash).layer(client);
+        for _ in 0..200 {
+            let _ = first.clone().oneshot(request()).now_or_never().unwrap();
+            let _ = second.clone().oneshot(request()).now_or_never().unwrap();
+            let _ = third.clone().oneshot(request()).now_or_never().unwrap();
+        }
+        assert_eq!(first.handle().total().in_flight(), 0);
+        done.send(()).unwrap();
+    });
+    is_done
+        .recv_timeout(Duration::from_secs(20))
+        .expect("they wait for each other");
+}
+
+/// A pool follows its set under the set's lock, and may go meanwhile.
+#[test]
+fn balancers_over_one_set_come_and_go_while_it_changes() {
+    let endpoints = set(["a", "b", "c"]);
+    std::thread::scope(|threads| {
+        for seed in 0..2 {
+            let endpoints = &endpoints;
+            threads.spawn(move || {
+                for n in 0..2_000 {
+                    meddle(endpoints, n + seed);
+                }
+            });
+        }
+        for _ in 0..1_000 {
+            let layer = in_turn(endpoints.clone());
+            let handle = layer.handle();
+            let other = in_turn(handle.set().clone()).ribbon_stats(Default::default());
+            drop(layer);
+            assert!(handle.endpoints().len() <= 5);
+            drop(handle);
+            other.handle().total();
+        }
+    });
+    let handle = in_turn(endpoints.clone()).handle();
+    let keys = |all: Vec<String>| all;
+    let followed = handle
+        .endpoints()
+        .iter()
+        .map(|one| one.endpoint().key().to_owned())
+        .collect();
+    let held = endpoints
+        .snapshot()
+        .endpoints()
+        .iter()
+        .map(|one| one.key().to_owned())
+        .collect();
+    assert_eq!(keys(followed), keys(held));
+}
+
+/// A verdict may come when all else is gone.
+#[tokio::test(start_paused = true)]
+async fn an_attempt_may_end_after_its_set_and_its_balancer() {
+    let (tell, told) = oneshot::channel::<()>();
+    let told = told.shared();
+    let client = service_fn(move |_: Req| {
+        let told = told.clone();
+        async move {
+            told.await.ok();
+            Err::<Rsp, _>(refused())
+        }
+    });
+    let outliers = OutlierEjection::builder()
+        .consecutive_failures(1)
+        .build()
+        .unwrap();
+    let endpoints = set(["a", "b"]);
+    let kept = endpoints.snapshot();
+    let layer = in_turn(endpoints.clone()).outliers(outliers);
+    let mut stack = layer.layer(client);
+    let mut calls: Vec<_> = (0..4).map(|_| call(&mut stack)).collect();
+    calls.iter_mut().for_each(|call| assert_pending!(call.poll()));
+    drop((layer, stack, endpoints));
+    drop(calls.pop());
+    tell.send(()).unwrap();
+    for mut call in calls {
+        assert!(assert_ready!(call.poll()).is_err());
+    }
+    assert!(kept.endpoints().iter().all(|one| one.eligibility().is_eligible()));
 }

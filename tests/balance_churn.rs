@@ -23,8 +23,9 @@ use tokio::time::{Duration, Instant};
 use tower::{Layer, Service};
 use tower_outbound::{
     balance::{
-        BalanceHandle, Candidates, Ewma, LeastLoaded, LoadBalance, LoadBalanceLayer, Picked, Picker,
-        RoundRobin, Rule,
+        AvailabilityFiltering, BalanceHandle, BestAvailable, Candidates, ConsistentHash, Ewma, LeastLoaded,
+        LoadBalance, LoadBalanceLayer, Only, Picked, Picker, Random, RoundRobin, Rule, WeightedRandom,
+        WeightedResponseTime, WeightedRoundRobin, ZoneAvoidance, ZoneFirst,
     },
     call::{BoxError, Endpoint, Endpoints, Verdict},
 };
@@ -403,4 +404,103 @@ fn changes_during_calls_send_none_to_who_has_gone_with_two_choices() {
 #[test]
 fn changes_during_calls_send_none_to_who_has_gone_with_ewma() {
     at_once(Ewma::new());
+}
+
+/// Comes, goes, is described anew, and is replaced with all others, while three threads call.
+fn whatever_changes<R: Rule + Send + Sync + 'static>(rule: R) {
+    const SOME: usize = 400;
+    let described = |n: usize, weight: u32| {
+        Endpoint::builder(format!("http://h{n}"))
+            .key(key(n))
+            .zone(["x", "y"][n % 2])
+            .weight(weight)
+            .build()
+            .unwrap()
+    };
+    let endpoints: Endpoints = (0..SOME).map(|n| described(n, 1)).collect();
+    let stack = LoadBalanceLayer::new(endpoints.clone()).rule(rule).layer(Client);
+    let removals = AtomicU64::new(0);
+    let gone_by: Vec<_> = (0..SOME).map(|_| AtomicU64::new(u64::MAX)).collect();
+    let stop = AtomicBool::new(false);
+    thread::scope(|threads| {
+        let callers: Vec<_> = (0..3)
+            .map(|_| {
+                let mut stack = stack.clone();
+                let (removals, gone_by, stop) = (&removals, &gone_by, &stop);
+                threads.spawn(move || {
+                    while !stop.load(SeqCst) {
+                        let published = removals.load(SeqCst);
+                        let n = call(&mut stack);
+                        let gone_by = gone_by[n].load(SeqCst);
+                        assert!(gone_by > published, "h{n} was called after it had gone");
+                    }
+                })
+            })
+            .collect();
+        let mut dice = fastrand::Rng::with_seed(5);
+        let mut inside = [true; SOME];
+        let go = |gone: &[usize]| {
+            let removal = removals.load(SeqCst) + 1;
+            gone.iter().for_each(|&n| gone_by[n].store(removal, SeqCst));
+            removals.store(removal, SeqCst);
+        };
+        for _ in 0..300 {
+            if callers.iter().any(|caller| caller.is_finished()) {
+                break;
+            }
+            let n = dice.usize(..SOME);
+            let others = inside.iter().filter(|&&is_in| is_in).count();
+            match dice.u8(..20) {
+                0 => {
+                    let next: Vec<usize> = (0..SOME).filter(|_| dice.u8(..10) < 8).collect();
+                    next.iter().for_each(|&n| gone_by[n].store(u64::MAX, SeqCst));
+                    let all = next.iter().map(|&n| described(n, dice.u32(1..3)));
+                    let mut all: Vec<_> = all.collect();
+                    if dice.bool() {
+                        dice.shuffle(&mut all);
+                    }
+                    endpoints.replace(all);
+                    let before = std::mem::replace(&mut inside, [false; SOME]);
+                    next.iter().for_each(|&n| inside[n] = true);
+                    let gone: Vec<usize> = (0..SOME).filter(|&n| before[n] && !inside[n]).collect();
+                    go(&gone);
+                }
+                1..10 if others > 10 => {
+                    endpoints.remove(&key(n));
+                    if std::mem::replace(&mut inside[n], false) {
+                        go(&[n]);
+                    }
+                }
+                _ => {
+                    gone_by[n].store(u64::MAX, SeqCst);
+                    endpoints.insert(described(n, dice.u32(1..3)));
+                    inside[n] = true;
+                }
+            }
+        }
+        stop.store(true, SeqCst);
+    });
+    let total = stack.handle().total();
+    assert_eq!(total.in_flight(), 0);
+    let listed = stack.handle().endpoints();
+    assert_eq!(listed.len(), endpoints.len());
+}
+
+#[test]
+fn whatever_changes_during_calls_none_goes_to_who_has_gone_and_no_rule_minds() {
+    whatever_changes(RoundRobin::new());
+    whatever_changes(Random::new());
+    whatever_changes(WeightedRandom::new());
+    whatever_changes(WeightedRoundRobin::new());
+    whatever_changes(LeastLoaded::new());
+    whatever_changes(Ewma::new());
+    whatever_changes(ConsistentHash::by(|_| None));
+    whatever_changes(ZoneFirst::new("x", Ewma::new()));
+    whatever_changes(Only::new(|one| one.weight() == 1, Ewma::new()).or_all());
+    whatever_changes(Only::new(|one| one.weight() == 1, ZoneFirst::new("y", RoundRobin::new())).or_all());
+    whatever_changes(Only::live(|one| one.in_flight() < 3, Random::new()).or_all());
+    whatever_changes(WeightedResponseTime::new());
+    whatever_changes(AvailabilityFiltering::new());
+    whatever_changes(BestAvailable::new());
+    whatever_changes(ZoneAvoidance::new());
 }

@@ -270,6 +270,43 @@ async fn dropping_it_takes_its_veto_back_and_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn each_drain_of_an_endpoint_has_a_veto_of_its_own_and_so_has_the_user() {
+    let mut scene = Scene::new(["a", "b"]);
+    let open = [scene.call(), scene.call()];
+    let b = scene.endpoints.snapshot().endpoints()[1].clone();
+    let [mut given_up, mut goes_on] = [(); 2].map(|()| scene.drain("b", MINUTE));
+    assert_pending!(given_up.poll());
+    assert_pending!(goes_on.poll());
+    drop(given_up);
+    assert!(b.eligibility().is_forbidden_by(Veto::Drain));
+    assert_eq!([scene.call().0, scene.call().0], ["a", "a"]);
+    drop(goes_on);
+    assert!(b.eligibility().is_eligible());
+    b.eligibility().forbid(Veto::Drain);
+    let mut given_up = scene.drain("b", MINUTE);
+    assert_pending!(given_up.poll());
+    drop(given_up);
+    assert!(b.eligibility().is_forbidden_by(Veto::Drain), "all is as it was");
+    b.eligibility().allow(Veto::Drain);
+    // Both end, and so does that of another balancer over the set.
+    let other = LoadBalanceLayer::new(scene.endpoints.clone()).handle();
+    let [mut one, mut two] = [(); 2].map(|()| scene.drain("b", MINUTE));
+    let mut three = task::spawn(async move { other.drain("b", MINUTE).await }.boxed());
+    assert_pending!(one.poll());
+    assert_pending!(two.poll());
+    assert_pending!(three.poll());
+    sleep(MOMENT).await;
+    assert_ready_eq!(three.poll(), Drained::Empty);
+    assert_pending!(one.poll());
+    drop(open);
+    assert_ready_eq!(one.poll(), Drained::Empty);
+    assert_ready_eq!(two.poll(), Drained::Empty);
+    assert_eq!(keys(&scene.endpoints), ["a"]);
+    b.eligibility().allow(Veto::Drain);
+    assert!(b.eligibility().is_eligible(), "to be put in again");
+}
+
+#[tokio::test(start_paused = true)]
 async fn another_description_of_the_endpoint_is_drained_as_well() {
     let mut scene = Scene::new(["a", "b"]);
     let open = [scene.call(), scene.call()];

@@ -785,6 +785,71 @@ fn through_changes_of_a_large_set_none_that_has_gone_is_picked_and_newcomers_are
     }
 }
 
+/// As a user may write it: there is one at least.
+fn last_of_some(candidates: &Candidates<'_>) -> usize {
+    assert!(!candidates.is_empty());
+    let indexes = (0..candidates.len()).filter(|&index| candidates.get(index).is_some());
+    let last = indexes.max().unwrap();
+    assert!(candidates.iter().count() > 0);
+    last
+}
+
+/// Where everything has changed its place, or has gone, at once.
+#[test]
+fn a_large_set_in_another_order_or_of_others_loses_no_call_and_no_home() {
+    const MANY: usize = 300;
+    let zoned = |prefix: &str, n: usize| endpoint(&format!("{prefix}-{n}"), ["x", "y"][n % 2], 1);
+    let all = |prefix: &str| -> Vec<Endpoint> { (0..MANY).map(|n| zoned(prefix, n)).collect() };
+    let own: Vec<Arc<dyn Rule>> = vec![
+        Arc::new(ZoneFirst::new("x", last_of_some)),
+        Arc::new(Only::new(|one| one.zone() == Some("x"), last_of_some).or_all()),
+        Arc::new(Only::new(|one| one.zone() == Some("x"), ZoneFirst::new("x", last_of_some)).or_all()),
+        Arc::new(ZoneFirst::new("x", ConsistentHash::new())),
+    ];
+    for rule in all_rules().into_iter().chain(own) {
+        let endpoints: Endpoints = all("old").into_iter().collect();
+        let clocked = Clocked::new(&endpoints, rule.clone());
+        let homes = |millis| -> Vec<String> {
+            let homes = (0..200).map(|user| clocked.pick_for(user, millis).endpoint().key().to_owned());
+            homes.collect()
+        };
+        let before = homes(0);
+        let mut other = all("old");
+        other.reverse();
+        endpoints.replace(other);
+        let after = homes(1);
+        // At once as widely as before.
+        let spread = |homes: &[String]| homes.iter().collect::<BTreeSet<_>>().len();
+        assert!(
+            spread(&after) * 3 >= spread(&before),
+            "{} {}",
+            spread(&before),
+            spread(&after)
+        );
+        endpoints.replace(all("new"));
+        assert!(spread(&homes(2)) * 3 >= spread(&before));
+        // One by one, so that what was worked out is used on.
+        for n in (0..MANY).step_by(2) {
+            endpoints.remove(&format!("new-{n}"));
+            endpoints.insert(zoned("newer", n));
+            let _ = clocked.pick_for(n as u64, 2);
+        }
+        for n in (1..MANY).step_by(2) {
+            endpoints.remove(&format!("new-{n}"));
+        }
+        assert!(homes(2).iter().all(|home| home.starts_with("newer")));
+    }
+    let endpoints: Endpoints = all("old").into_iter().collect();
+    let clocked = Clocked::new(&endpoints, ConsistentHash::new());
+    let homes = |millis| -> Vec<String> {
+        let homes = (0..200).map(|user| clocked.pick_for(user, millis).endpoint().key().to_owned());
+        homes.collect()
+    };
+    let before = homes(0);
+    endpoints.replace(all("old").into_iter().rev());
+    assert_eq!(before, homes(1));
+}
+
 #[test]
 fn a_part_of_a_large_set_whose_last_member_is_replaced_is_looked_for_anew() {
     let set = many(1_000);

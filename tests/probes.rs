@@ -363,6 +363,82 @@ async fn a_panic_is_a_failed_probe_and_the_others_go_on() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_probe_may_change_the_set_and_take_its_own_endpoint_out_or_itself_away() {
+    let endpoints = set(["a", "b", "c"]);
+    let asked = Arc::new(AtomicUsize::new(0));
+    // It would keep the set for good, if the probe held it.
+    let handle = Arc::new(Mutex::new(Some(endpoints.clone())));
+    let (counted, held) = (asked.clone(), handle.clone());
+    let probe = move |one: Endpoint| {
+        let (n, held) = (counted.fetch_add(1, SeqCst), held.clone());
+        async move {
+            let set = held.lock().unwrap().clone().unwrap();
+            match n {
+                0..20 => {
+                    set.remove(one.key());
+                    set.insert(one);
+                }
+                20..40 => set.replace([one.clone(), endpoint("d"), endpoint(["x", "y"][n % 2])]),
+                40 => ActiveProbes::detach(&set),
+                _ => {}
+            }
+            n % 3 > 0
+        }
+    };
+    each_second()
+        .failures(1)
+        .build()
+        .unwrap()
+        .attach(&endpoints, probe);
+    let stack = balancer(&endpoints);
+    call(&stack).await;
+    sleep(60 * SECOND).await;
+    assert_eq!(asked.load(SeqCst), 41);
+    settle().await;
+    assert_eq!(alive_tasks(), 0);
+    let snapshot = endpoints.snapshot();
+    assert!(
+        snapshot
+            .endpoints()
+            .iter()
+            .all(|one| one.eligibility().is_eligible())
+    );
+    call(&stack).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_handle_of_the_set_may_be_dropped_by_its_probe() {
+    for never_ends in [true, false] {
+        let endpoints = set(["a", "b"]);
+        let handle = Arc::new(Mutex::new(None));
+        let held = handle.clone();
+        let probe = move |_: Endpoint| {
+            let held = held.clone();
+            async move {
+                sleep(SECOND / 4).await;
+                drop(held.lock().unwrap().take());
+                if never_ends {
+                    std::future::pending::<()>().await;
+                }
+                false
+            }
+        };
+        each_second()
+            .failures(1)
+            .build()
+            .unwrap()
+            .attach(&endpoints, probe);
+        let kept = endpoints.snapshot();
+        call(&balancer(&endpoints)).await;
+        *handle.lock().unwrap() = Some(endpoints);
+        sleep(3 * SECOND).await;
+        settle().await;
+        assert_eq!((alive_tasks(), Arc::strong_count(&handle)), (0, 1));
+        assert!(kept.endpoints().iter().all(|one| one.eligibility().is_eligible()));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_endpoint_that_comes_is_picked_at_once_and_asked_soon_and_one_that_goes_is_not_asked_any_more() {
     let (endpoints, log) = (set(["a", "b"]), Log::new());
     each_second()

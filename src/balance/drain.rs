@@ -26,13 +26,12 @@ pub enum Drained {
 }
 
 pub(super) async fn drain(pool: &Pool, key: &str, limit: Duration) -> Drained {
-    let Some((endpoint, counters)) = pool.roster().find_key(key).map(parts) else {
+    let Some((mut held, counters)) = pool.roster().find_key(key).map(parts) else {
         return Drained::NotThere;
     };
     let now = Instant::now();
     let until = now.checked_add(limit);
     let settled = now + SETTLE.min(limit);
-    let mut held = Held(Some(endpoint));
     let last = counters.await_last();
     // Once the endpoint has gone, what is left of it is waited for.
     let mut is_in = true;
@@ -75,15 +74,19 @@ pub(super) async fn drain(pool: &Pool, key: &str, limit: Duration) -> Drained {
     }
 }
 
-fn parts(entry: &Entry) -> (Endpoint, Arc<Counters>) {
-    entry.endpoint.eligibility().forbid(Veto::Drain);
-    (entry.endpoint.clone(), entry.counters.clone())
+fn parts(entry: &Entry) -> (Held, Arc<Counters>) {
+    (Held::new(&entry.endpoint), entry.counters.clone())
 }
 
-/// The endpoint that has the veto. It is taken back when this is dropped.
+/// The endpoint that has the veto of this drain. It is taken back when this is dropped.
 struct Held(Option<Endpoint>);
 
 impl Held {
+    fn new(endpoint: &Endpoint) -> Self {
+        endpoint.eligibility().begin_drain();
+        Held(Some(endpoint.clone()))
+    }
+
     /// Goes over to the description that the endpoint has now. False: it is not in the set any more.
     fn follow(&mut self, pool: &Pool, key: &str, counters: &Arc<Counters>) -> bool {
         let roster = pool.roster();
@@ -94,22 +97,24 @@ impl Held {
             return false;
         };
         if self.0.as_ref() != Some(&entry.endpoint) {
-            entry.endpoint.eligibility().forbid(Veto::Drain);
-            *self = Held(Some(entry.endpoint.clone()));
+            *self = Held::new(&entry.endpoint);
         }
         true
     }
 
     /// The endpoint has gone with its veto.
     fn keep(&mut self) {
-        self.0 = None;
+        if let Some(endpoint) = &self.0 {
+            endpoint.eligibility().forbid(Veto::Drain);
+        }
+        *self = Held(None);
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
         if let Some(endpoint) = &self.0 {
-            endpoint.eligibility().allow(Veto::Drain);
+            endpoint.eligibility().end_drain();
         }
     }
 }

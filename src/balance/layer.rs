@@ -17,7 +17,7 @@ use super::{
     stats::RibbonStats,
 };
 use crate::call::{
-    Addressed, BoxError, ByFault, ConfigError, Endpoint, Endpoints, HostHeader, NoEndpoint, NoTimeLeft,
+    Addressed, BoxError, ByFault, ConfigError, Endpoint, Endpoints, HostHeader, NoEndpoint, NoTimeLeft, Veto,
     config,
 };
 
@@ -52,6 +52,7 @@ pub struct LoadBalanceLayer<R = Ewma, C = ByFault> {
 pub(super) struct Target {
     pub(super) endpoint: Endpoint,
     counters: Arc<Counters>,
+    number: u64,
     had_a_choice: bool,
     ticket: Ticket,
 }
@@ -279,11 +280,24 @@ impl<R: Rule, C> Balance<R, C> {
             Some((entry, ticket)) => Ok(Target {
                 endpoint: entry.endpoint.clone(),
                 counters: entry.counters.clone(),
+                number: entry.number(),
                 had_a_choice: roster.has_another_than(entry),
                 ticket,
             }),
             None => Err(Nowhere::of(&roster)),
         }
+    }
+
+    /// Is it still in the set, as it was when it was picked?
+    pub(super) fn is_in_the_set(&self, target: &Target) -> bool {
+        self.pool.roster().has(target.number, &target.endpoint)
+    }
+
+    /// Is it being drained since it was picked, and a pick made now would not go there?
+    pub(super) fn is_drained(&self, target: &Target) -> bool {
+        let drains = |endpoint: &Endpoint| endpoint.eligibility().is_forbidden_by(Veto::Drain);
+        drains(&target.endpoint)
+            && (self.rule.chooses_alone() || self.pool.roster().iter().any(|entry| !drains(&entry.endpoint)))
     }
 
     /// The attempt starts.

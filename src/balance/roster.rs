@@ -56,10 +56,12 @@ pub(super) struct Roster {
     seen: AtomicBool,
     /// How many have come since somebody looked.
     newcomers: usize,
+    /// The state since which few have gone or moved at once: seats of states before it are of little use.
+    settled: u64,
     len: usize,
     links: Box<[Link]>,
-    /// The numbers of the endpoints, by the hashes of their keys.
-    keys: Index<u64>,
+    /// The numbers of the endpoints, by the hashes of their keys, from the first one on that is looked for by its key.
+    keys: OnceLock<Index<u64>>,
     /// In which chunk every so manieth place is: see [`STRIDE`].
     signposts: Box<[u32]>,
     zones: OnceLock<Zones>,
@@ -118,6 +120,8 @@ const MOST: usize = if cfg!(test) { 8 } else { 128 };
 const LEAST: usize = MOST / 4;
 const STRIDE: usize = MOST / 2;
 const FEW: u64 = 16;
+/// A change by which more than one in so many lose their seats leaves nothing of what was worked out before.
+const UPHEAVAL: usize = 8;
 
 /// No two rosters of a process have the same number, be they of one set or not. Nor have pools.
 static NEXT_ID: AtomicU64 = AtomicU64::new(0);
@@ -189,14 +193,21 @@ impl Follower for Rosters {
 impl Roster {
     fn new(entries: impl ExactSizeIterator<Item = Entry>, resolved: bool) -> Self {
         let newcomers = entries.len();
-        let mut keys = Index::default();
         let mut links = Links::default();
-        links.add(entries.inspect(|entry| keys.insert(entry.hash.get(), entry.number)));
+        links.add(entries);
         let pool = NEXT_ID.fetch_add(1, Relaxed);
-        Roster::of(links, keys, pool, resolved, newcomers)
+        Roster::of(links, None, pool, resolved, newcomers, None)
     }
 
-    fn of(links: Links, keys: Index<u64>, pool: u64, resolved: bool, newcomers: usize) -> Self {
+    /// `keys`: if they are known. `settled`: none, if it is only now.
+    fn of(
+        links: Links,
+        keys: Option<Index<u64>>,
+        pool: u64,
+        resolved: bool,
+        newcomers: usize,
+        settled: Option<u64>,
+    ) -> Self {
         let Links { links, len } = links;
         let mut signposts = Vec::new();
         if links.len() > 1 {
@@ -205,15 +216,17 @@ impl Roster {
                 signposts.resize(next_start.div_ceil(STRIDE), index);
             }
         }
+        let id = NEXT_ID.fetch_add(1, Relaxed);
         Roster {
-            id: NEXT_ID.fetch_add(1, Relaxed),
+            id,
             pool,
             resolved,
             seen: AtomicBool::new(false),
             newcomers,
+            settled: settled.unwrap_or(id),
             len,
             links: links.into(),
-            keys,
+            keys: keys.map(OnceLock::from).unwrap_or_default(),
             signposts: signposts.into(),
             zones: OnceLock::new(),
         }
@@ -236,18 +249,26 @@ impl Roster {
             } else {
                 self.newcomers
             };
+        let moves = |delta: &&Delta| match delta {
+            Delta::Became(number, now) => *number != now.number,
+            Delta::Came(_) | Delta::Went(_) => false,
+        };
+        let lost = went + deltas.iter().filter(moves).count();
+        let settled = (lost * UPHEAVAL <= self.len).then_some(self.settled);
         let late = newcomers * 2 <= (self.len + came).saturating_sub(went);
         let mut draft = Draft::new(&self.links);
-        let mut keys = self.keys.clone();
+        let mut keys = self.keys.get().cloned();
         for delta in deltas {
             match delta {
                 Delta::Came(Member { number, endpoint }) => {
                     let entry = Entry::new(endpoint.clone(), *number, late);
-                    keys.insert(entry.hash.get(), *number);
+                    if let Some(keys) = &mut keys {
+                        keys.insert(entry.hash.get(), *number);
+                    }
                     draft.append(entry);
                 }
                 Delta::Went(number) => {
-                    if let Some(old) = draft.take(*number) {
+                    if let (Some(old), Some(keys)) = (draft.take(*number), &mut keys) {
                         keys.remove(old.hash.get(), |one| one == number);
                     }
                 }
@@ -258,8 +279,10 @@ impl Roster {
                 }
                 Delta::Became(number, now) => {
                     if let Some(old) = draft.take(*number) {
-                        keys.remove(old.hash.get(), |one| one == number);
-                        keys.insert(old.hash.get(), now.number);
+                        if let Some(keys) = &mut keys {
+                            keys.remove(old.hash.get(), |one| one == number);
+                            keys.insert(old.hash.get(), now.number);
+                        }
                         draft.append(Entry {
                             endpoint: now.endpoint.clone(),
                             number: now.number,
@@ -269,7 +292,7 @@ impl Roster {
                 }
             }
         }
-        Roster::of(draft.into_links(), keys, self.pool, true, newcomers)
+        Roster::of(draft.into_links(), keys, self.pool, true, newcomers, settled)
     }
 
     /// Is there another endpoint than this one that may be picked? Mostly one of the first two is.
@@ -287,13 +310,16 @@ impl Roster {
             self.get(place as usize)
         });
         let all = self.iter();
-        anywhere
-            .chain(all)
-            .any(|other| other.is_a_choice_beside(entry))
+        anywhere.chain(all).any(|other| other.is_a_choice_beside(entry))
     }
 
     pub(super) fn id(&self) -> u64 {
         self.id
+    }
+
+    /// Is what was worked out for this state of the set of some use still? If not, most may have lost their seats.
+    pub(super) fn has_settled_since(&self, roster: u64) -> bool {
+        self.settled <= roster
     }
 
     /// Which pool this is a state of.
@@ -365,6 +391,12 @@ impl Roster {
         Some(link.start + found.ok()?)
     }
 
+    /// Is this one in it, by this very description?
+    pub(super) fn has(&self, number: u64, endpoint: &Endpoint) -> bool {
+        let entry = self.place_of(number).and_then(|place| self.get(place));
+        entry.is_some_and(|entry| entry.endpoint == *endpoint)
+    }
+
     /// A place, and that it is one of this roster.
     fn known(&self, place: usize) -> u64 {
         self.id << 32 | (place as u64).min(NOWHERE)
@@ -372,6 +404,13 @@ impl Roster {
 
     pub(super) fn resolved(&self) -> bool {
         self.resolved
+    }
+
+    fn keys(&self) -> &Index<u64> {
+        self.keys.get_or_init(|| {
+            let numbers = self.iter().map(|entry| (entry.hash.get(), entry.number));
+            numbers.collect()
+        })
     }
 
     /// The entry of this endpoint, or of the one that has its key now. It is for retries, not for each call.
@@ -384,7 +423,7 @@ impl Roster {
     }
 
     fn find_by(&self, hash: Affinity, key: &str) -> Option<&Entry> {
-        let numbers = self.keys.find(hash.get());
+        let numbers = self.keys().find(hash.get());
         let mut entries = numbers.filter_map(|&number| self.get(self.place_of(number)?));
         entries.find(|entry| entry.endpoint.key() == key)
     }
@@ -417,6 +456,10 @@ impl Seat {
 }
 
 impl Entry {
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
     fn new(endpoint: Endpoint, number: u64, late: bool) -> Self {
         Entry {
             hash: endpoint.affinity(),
@@ -738,7 +781,7 @@ mod tests {
             assert_eq!(roster.find(endpoint).and_then(place_of), Some(place));
             assert_eq!(roster.find_key(endpoint.key()).and_then(place_of), Some(place));
         }
-        assert_eq!(roster.keys.len(), expected.len(), "and no others");
+        assert_eq!(roster.keys().len(), expected.len(), "and no others");
         let sizes: Vec<_> = roster.links.iter().map(|link| link.chunk.len()).collect();
         let all_but_the_last = sizes.iter().rev().skip(1);
         assert!(all_but_the_last.copied().all(|size| size >= LEAST), "{sizes:?}");

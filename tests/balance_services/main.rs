@@ -10,6 +10,7 @@
 )]
 
 mod changes;
+mod held;
 mod mock;
 mod readiness;
 mod real;

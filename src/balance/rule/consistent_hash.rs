@@ -320,8 +320,11 @@ impl Rule for ConsistentHash {
             return Some(self.dice.below(candidates.len().max(1)));
         };
         let make = || Ring::of(candidates);
-        self.ring
-            .with(candidates, make, |ring| self.nearest(key, ring, candidates))
+        let nearest = self
+            .ring
+            .with(candidates, make, |ring| self.nearest(key, ring, candidates));
+        // All that are on the ring may have gone.
+        nearest.or_else(|| self.nearest(key, None, candidates))
     }
 }
 

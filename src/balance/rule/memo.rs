@@ -93,7 +93,11 @@ impl<T> Memo<T> {
 
 impl<T> Kept<T> {
     fn is_of_the_set(&self, candidates: &Candidates<'_>) -> bool {
-        !self.hold.is_zero() && candidates.are_all() && self.pool == Some(candidates.roster().pool())
+        let roster = candidates.roster();
+        !self.hold.is_zero()
+            && candidates.are_all()
+            && self.pool == Some(roster.pool())
+            && roster.has_settled_since(self.id)
     }
 
     fn will_do(&self, candidates: &Candidates<'_>) -> bool {

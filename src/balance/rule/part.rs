@@ -219,7 +219,8 @@ pub(super) fn count(candidates: &Candidates<'_>) -> (usize, u64) {
 #[inline]
 pub(super) fn pick<R: Rule>(rule: &R, candidates: &Candidates<'_>) -> Option<Choice> {
     let n = candidates.len();
-    if n == 0 {
+    // Of a part that was made before all may have gone.
+    if n == 0 || candidates.place(0).is_none() {
         return None;
     }
     let index = rule.pick(candidates)?.checked_rem(n)?;

@@ -186,6 +186,13 @@ impl<R: Rule> ZoneFirst<R> {
         all.find_map(|asked| of(asked, &zones.own).or_else(|| of(asked, &zones.others)))
     }
 
+    /// All that were sorted before may have gone.
+    #[cold]
+    fn choose_after_all(&self, zones: &Zones, candidates: &Candidates<'_>) -> Option<usize> {
+        let is_old = zones.own.is_old(candidates);
+        is_old.then(|| self.choose(&self.sort(candidates, false), candidates))?
+    }
+
     /// What share of the calls stays.
     #[inline]
     fn share(&self, zones: &Zones, candidates: &Candidates<'_>) -> f32 {
@@ -236,7 +243,9 @@ impl<R: Rule> Rule for ZoneFirst<R> {
     fn pick(&self, candidates: &Candidates<'_>) -> Option<usize> {
         let sort = || self.sort(candidates, true);
         self.zones.with(candidates, sort, |zones| match zones {
-            Some(zones) => self.choose(zones, candidates),
+            Some(zones) => self
+                .choose(zones, candidates)
+                .or_else(|| self.choose_after_all(zones, candidates)),
             None => self.choose(&self.sort(candidates, false), candidates),
         })
     }

@@ -129,7 +129,7 @@ impl<S, Req> Search<S, Req> {
             }
             let mut found = None;
             if !std::mem::take(this.begins) {
-                found = seen.poll_held(shared, now, cx);
+                found = seen.poll_held(shared, this.looks, now, cx);
             }
             if found.is_none() && std::mem::take(this.looks) {
                 found = seen.look_further(shared, request, now, cx);
@@ -166,10 +166,11 @@ impl<S, Req> Search<S, Req> {
 }
 
 impl<S> Seen<S> {
-    /// One that is waited for, and is ready now.
+    /// One that is waited for, and is ready now. `looks`: one is not waited for any more that may be asked anew.
     fn poll_held<Req, R, C, V>(
         &mut self,
         shared: &Shared<S, R, C, V>,
+        looks: &mut bool,
         now: Instant,
         cx: &mut Context<'_>,
     ) -> Option<(S, Target)>
@@ -181,7 +182,8 @@ impl<S> Seen<S> {
     {
         let mut place = 0;
         while let Some((lent, target)) = self.held.get_mut(place) {
-            let poll = if shared.services.is_current(&target.endpoint, lent) {
+            let is_current = shared.services.is_current(&target.endpoint, lent);
+            let poll = if is_current && shared.balance.is_in_the_set(target) {
                 lent.service.poll_ready(cx).map(Some)
             } else {
                 // It was taken out, or there is another one in its place, to be asked anew.
@@ -195,6 +197,10 @@ impl<S> Seen<S> {
             match outcome {
                 Some(Ok(())) => {
                     shared.services.is_ready(&target.endpoint);
+                    if shared.balance.is_drained(&target) {
+                        *looks = true;
+                        continue;
+                    }
                     return Some((lent.service, target));
                 }
                 Some(Err(error)) => {
@@ -203,7 +209,10 @@ impl<S> Seen<S> {
                         .is_not_ready(&target.endpoint, NotNow::Failed, now);
                     self.failed(error.into(), target, shared, now);
                 }
-                None => self.passed.retain(|passed| *passed != target.endpoint),
+                None => {
+                    self.passed.retain(|passed| *passed != target.endpoint);
+                    *looks = true;
+                }
             }
         }
         None

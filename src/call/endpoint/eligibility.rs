@@ -1,6 +1,6 @@
 //! May an endpoint be picked?
 
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Who keeps an endpoint from being picked. Each has a veto of its own, so that none takes back another's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -24,13 +24,16 @@ pub enum Veto {
 /// The live cell of an endpoint that health checks write and balancers read.
 #[derive(Debug, Default)]
 pub struct Eligibility {
-    /// A bit for each veto. In the upper half is how many balancers have ejected the endpoint: there may be several over
-    /// one set, and each has a veto of its own, all of them [`Veto::Outlier`].
-    vetoes: AtomicU32,
+    /// A bit for each veto. Above them is how many drains of the endpoint are under way, and in the upper half how many
+    /// balancers have ejected it: there may be several over one set, and each has a veto of its own, all of them
+    /// [`Veto::Drain`] or [`Veto::Outlier`].
+    vetoes: AtomicU64,
 }
 
-const EJECTED: u32 = 1 << 16;
-const EJECTIONS: u32 = u32::MAX << 16;
+const DRAINED: u64 = 1 << 16;
+const DRAINS: u64 = 0xffff << 16;
+const EJECTED: u64 = 1 << 32;
+const EJECTIONS: u64 = u64::MAX << 32;
 
 impl Eligibility {
     /// Keeps the endpoint from being picked until this veto is taken back.
@@ -72,19 +75,30 @@ impl Eligibility {
         self.vetoes.fetch_sub(EJECTED, Relaxed);
     }
 
+    /// One more drain of it begins, and will [end](Eligibility::end_drain).
+    pub(crate) fn begin_drain(&self) {
+        self.vetoes.fetch_add(DRAINED, Relaxed);
+    }
+
+    /// One drain less is under way.
+    pub(crate) fn end_drain(&self) {
+        self.vetoes.fetch_sub(DRAINED, Relaxed);
+    }
+
     /// Does any balancer eject it?
     pub(crate) fn is_ejected(&self) -> bool {
         self.vetoes.load(Relaxed) & EJECTIONS != 0
     }
 }
 
-const fn bit(veto: Veto) -> u32 {
-    1 << veto as u32
+const fn bit(veto: Veto) -> u64 {
+    1 << veto as u64
 }
 
 /// Where it shows that this veto stands.
-const fn bits(veto: Veto) -> u32 {
+const fn bits(veto: Veto) -> u64 {
     match veto {
+        Veto::Drain => bit(veto) | DRAINS,
         Veto::Outlier => bit(veto) | EJECTIONS,
         _ => bit(veto),
     }

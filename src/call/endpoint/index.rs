@@ -67,9 +67,15 @@ impl<T> Index<T> {
     /// Those with this hash, in the order in which they came.
     #[inline]
     pub(crate) fn find(&self, hash: u64) -> impl Iterator<Item = &T> {
-        let bucket = self.buckets.get(self.number(hash)).map_or(&[][..], |bucket| bucket);
+        let bucket = self
+            .buckets
+            .get(self.number(hash))
+            .map_or(&[][..], |bucket| bucket);
         let start = bucket.partition_point(|(other, _)| *other < hash);
-        let same = bucket.iter().skip(start).take_while(move |(other, _)| *other == hash);
+        let same = bucket
+            .iter()
+            .skip(start)
+            .take_while(move |(other, _)| *other == hash);
         same.map(|(_, what)| what)
     }
 
@@ -77,7 +83,10 @@ impl<T> Index<T> {
     #[allow(dead_code, reason = "called by a layer that is a feature")]
     pub(crate) fn between(&self, first: u64, last: u64) -> impl Iterator<Item = &T> {
         let buckets = self.buckets.get(self.number(first)..=self.number(last));
-        let all = buckets.unwrap_or_default().iter().flat_map(|bucket| bucket.iter());
+        let all = buckets
+            .unwrap_or_default()
+            .iter()
+            .flat_map(|bucket| bucket.iter());
         all.filter(move |(hash, _)| (first..=last).contains(hash))
             .map(|(_, what)| what)
     }
@@ -100,10 +109,26 @@ impl<T> Default for Index<T> {
 
 impl<T: Clone> FromIterator<(u64, T)> for Index<T> {
     fn from_iter<I: IntoIterator<Item = (u64, T)>>(all: I) -> Self {
-        let mut index = Index::default();
-        for (hash, what) in all {
-            index.insert(hash, what);
+        let mut all: Vec<(u64, T)> = all.into_iter().collect();
+        // Not the unstable one: those with one hash stay in the order in which they came.
+        all.sort_by_key(|(hash, _)| *hash);
+        let mut index = Index {
+            len: all.len(),
+            ..Index::default()
+        };
+        while index.len > FULL << (2 * index.bits) {
+            index.bits += 1;
         }
+        let mut all = all.into_iter().peekable();
+        index.buckets = (0..1_usize << index.bits)
+            .map(|number| {
+                let mut bucket = Vec::new();
+                while let Some(one) = all.next_if(|(hash, _)| index.number(*hash) == number) {
+                    bucket.push(one);
+                }
+                Arc::new(bucket)
+            })
+            .collect();
         index
     }
 }

@@ -37,6 +37,14 @@ pub(crate) enum Delta {
     Went(u64),
 }
 
+/// Will the endpoint that is in the set do for this one, which has the same key?
+pub(super) type WillDo = fn(&Endpoint, &Endpoint) -> bool;
+
+pub(super) const SAME_DESCRIPTION: WillDo = Endpoint::describes_the_same;
+
+/// Somebody else has seen to it that one which is to stay is the same.
+pub(super) const SAME_OBJECT: WillDo = <Endpoint as PartialEq>::eq;
+
 /// The endpoints of a set. A change takes a time that hardly depends on how many there are.
 #[derive(Debug, Default)]
 pub(super) struct Members {
@@ -69,13 +77,13 @@ impl Members {
         self.in_order.iter().map(|(&number, endpoint)| (number, endpoint))
     }
 
-    /// Puts it in, in the place of one that has its key. None: that one has the same description, and stays.
-    pub(super) fn put(&mut self, endpoint: Endpoint) -> Option<Delta> {
+    /// Puts it in, in the place of one that has its key. None: that one will do for it, and stays.
+    pub(super) fn put(&mut self, endpoint: Endpoint, will_do: WillDo) -> Option<Delta> {
         let Some(number) = self.number(&endpoint) else {
             return Some(Delta::Came(self.append(endpoint)));
         };
         let old = self.in_order.get_mut(&number)?;
-        if old.describes_the_same(&endpoint) {
+        if will_do(old, &endpoint) {
             return None;
         }
         *old = endpoint.clone();
@@ -99,8 +107,8 @@ impl Members {
         found.map(|one| one.number)
     }
 
-    /// Makes these the members, in this order. Those that are among them stay, unless their description has changed.
-    pub(super) fn become_these(&mut self, next: Members) -> Vec<Delta> {
+    /// Makes these the members, in this order. Those that will do for one of them stay.
+    pub(super) fn become_these(&mut self, next: Members, will_do: WillDo) -> Vec<Delta> {
         let gone: Vec<Endpoint> = self
             .in_order
             .values()
@@ -119,7 +127,7 @@ impl Members {
                 deltas.push(Delta::Came(self.append(endpoint)));
                 continue;
             };
-            let is_same = old.describes_the_same(&endpoint);
+            let is_same = will_do(old, &endpoint);
             in_place = in_place && last < Some(number);
             last = Some(number);
             if !in_place {
@@ -127,7 +135,7 @@ impl Members {
                 self.take(endpoint.key());
                 deltas.push(Delta::Became(number, self.append(endpoint)));
             } else if !is_same {
-                deltas.extend(self.put(endpoint));
+                deltas.extend(self.put(endpoint, will_do));
             }
         }
         deltas

@@ -31,7 +31,7 @@ use arc_swap::ArcSwapOption;
 use tokio::time::Instant;
 
 use self::resting::Resting;
-use super::{Endpoint, Endpoints};
+use super::{Endpoint, Endpoints, members::SAME_OBJECT};
 
 /// A live set of services, each with the [`Endpoint`] that describes where it goes. Cloning the handle is cheap, and all
 /// clones are one set.
@@ -129,7 +129,7 @@ impl<S: Send + Sync + 'static> Services<S> {
         members.by_hand = true;
         let mut gone = Gone::default();
         let now = self.0.put(&mut members, endpoint, Arc::new(service), &mut gone);
-        self.0.endpoints.insert(now);
+        self.0.endpoints.insert_unless(SAME_OBJECT, now);
         self.0.settle(members, gone);
     }
 
@@ -159,8 +159,9 @@ impl<S: Send + Sync + 'static> Services<S> {
             .collect();
         let mut members = self.0.members();
         members.by_hand = true;
-        self.0
-            .become_these(members, services, |all| self.0.endpoints.replace(all));
+        self.0.become_these(members, services, |all| {
+            self.0.endpoints.replace_unless(SAME_OBJECT, all);
+        });
     }
 }
 
@@ -454,16 +455,17 @@ mod feed {
             if mem::take(&mut members.by_hand) {
                 let services = all().iter().filter_map(named).collect();
                 shared.become_these(members, services, |all| {
-                    self.endpoints.publish(all);
+                    self.endpoints.publish_unless(SAME_OBJECT, all);
                 });
                 return true;
             }
             let mut gone = Gone::default();
-            let edits: Vec<Edit> = edits
-                .into_iter()
+            // They stay until there is no lock: a name may be the last that has a service.
+            let changes: Vec<Edit> = edits
+                .iter()
                 .filter_map(|edit| match edit {
                     Edit::Put(name) => {
-                        let (endpoint, service) = named(&name)?;
+                        let (endpoint, service) = named(name)?;
                         let now = shared.put(&mut members, endpoint, service, &mut gone);
                         Some(Edit::Put(now))
                     }
@@ -479,7 +481,7 @@ mod feed {
                 let members = all.iter().filter_map(|name| members.by_key.get(name.key()));
                 members.cloned().collect()
             };
-            self.endpoints.publish_edits(edits, all);
+            self.endpoints.publish_edits_unless(SAME_OBJECT, changes, all);
             shared.settle(members, gone);
             true
         }

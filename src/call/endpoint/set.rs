@@ -24,7 +24,7 @@ use tokio::sync::{Notify, futures::OwnedNotified};
 pub(crate) use self::feed::{Edit, Feeder};
 use super::{
     Endpoint,
-    members::{Delta, Members},
+    members::{Delta, Members, SAME_DESCRIPTION, WillDo},
 };
 
 /// A live set of endpoints. Cloning the handle is cheap, and all clones are one set.
@@ -150,7 +150,12 @@ impl Endpoints {
     /// Puts an endpoint in, in the place of one that has the same key. If that one has the same description, it
     /// stays.
     pub fn insert(&self, endpoint: Endpoint) {
-        self.change(By::Hand, |state| state.members.put(endpoint));
+        self.insert_unless(SAME_DESCRIPTION, endpoint);
+    }
+
+    /// The same; one that is in the set stays if it will do.
+    pub(super) fn insert_unless(&self, will_do: WillDo, endpoint: Endpoint) {
+        self.change(By::Hand, |state| state.members.put(endpoint, will_do));
     }
 
     /// Takes out the endpoint with this key. Was it in?
@@ -161,9 +166,14 @@ impl Endpoints {
     /// Makes these the endpoints of the set: those that are not among them go, and those that are stay the objects
     /// that they were, unless their description has changed. Of two with the same key the later one counts.
     pub fn replace(&self, endpoints: impl IntoIterator<Item = Endpoint>) {
+        self.replace_unless(SAME_DESCRIPTION, endpoints);
+    }
+
+    /// The same; those that are in the set stay if they will do.
+    pub(super) fn replace_unless(&self, will_do: WillDo, endpoints: impl IntoIterator<Item = Endpoint>) {
         // Drawn before the lock is taken: this runs code of the caller.
         let next: Members = endpoints.into_iter().collect();
-        self.change(By::Hand, |state| state.members.become_these(next));
+        self.change(By::Hand, |state| state.members.become_these(next, will_do));
     }
 
     /// What is in the set now. The first one after a change is made when it is asked for, which costs time in
@@ -401,29 +411,48 @@ pub(crate) mod feed {
     impl Feeder {
         /// Publishes these endpoints. False: nobody uses the set any more.
         pub(crate) fn publish(&self, endpoints: impl IntoIterator<Item = Endpoint>) -> bool {
+            self.publish_unless(SAME_DESCRIPTION, endpoints)
+        }
+
+        /// The same; those that are in the set stay if they will do.
+        pub(in crate::call::endpoint) fn publish_unless(
+            &self,
+            will_do: WillDo,
+            endpoints: impl IntoIterator<Item = Endpoint>,
+        ) -> bool {
             let Some(shared) = self.0.upgrade() else {
                 return false;
             };
             let next: Members = endpoints.into_iter().collect();
-            Endpoints(shared).change(By::Source, |state| state.members.become_these(next));
+            Endpoints(shared).change(By::Source, |state| state.members.become_these(next, will_do));
             true
         }
 
         /// Publishes these differences as one, or all endpoints, if others than the source have changed the set. False:
         /// nobody uses the set any more.
         pub(crate) fn publish_edits(&self, edits: Vec<Edit>, all: impl FnOnce() -> Vec<Endpoint>) -> bool {
+            self.publish_edits_unless(SAME_DESCRIPTION, edits, all)
+        }
+
+        /// The same; those that are in the set stay if they will do.
+        pub(in crate::call::endpoint) fn publish_edits_unless(
+            &self,
+            will_do: WillDo,
+            edits: Vec<Edit>,
+            all: impl FnOnce() -> Vec<Endpoint>,
+        ) -> bool {
             let Some(shared) = self.0.upgrade() else {
                 return false;
             };
             Endpoints(shared).change(By::Source, |state| {
                 if state.by_hand {
-                    return state.members.become_these(all().into_iter().collect());
+                    return state.members.become_these(all().into_iter().collect(), will_do);
                 }
                 let members = &mut state.members;
                 let edits = edits.into_iter();
                 edits
                     .filter_map(|edit| match edit {
-                        Edit::Put(endpoint) => members.put(endpoint),
+                        Edit::Put(endpoint) => members.put(endpoint, will_do),
                         Edit::Take(endpoint) => members.take(endpoint.key()),
                     })
                     .collect()
