@@ -944,3 +944,86 @@ fn a_pick_allocates_nothing_be_the_set_as_it_was_or_changed_a_moment_ago() {
         }
     }
 }
+
+/// Counts how often the rule is asked.
+struct Counted<'a, R>(R, &'a AtomicUsize);
+
+impl<R: Rule> Rule for Counted<'_, R> {
+    fn pick(&self, candidates: &Candidates<'_>) -> Option<usize> {
+        self.1.fetch_add(1, Relaxed);
+        self.0.pick(candidates)
+    }
+}
+
+/// All but so many have a veto.
+fn forbid_all_but(endpoints: &Endpoints, left: usize) {
+    let snapshot = endpoints.snapshot();
+    let step = snapshot.endpoints().len() / left.max(1);
+    for (n, endpoint) in snapshot.endpoints().iter().enumerate() {
+        if left == 0 || n % step != step - 1 {
+            endpoint.eligibility().forbid(Veto::User);
+        }
+    }
+}
+
+#[test]
+fn where_all_or_nearly_all_have_a_veto_a_rule_is_hardly_ever_asked_in_vain_and_a_rotation_stays_even() {
+    for (n, left, picks) in [
+        (6, 0, 60),
+        (130, 0, 1_300),
+        (1_000, 0, 3_000),
+        (1_000, 1, 100),
+        (1_000, 4, 2_000),
+        (1_000, 13, 2_600),
+    ] {
+        let (endpoints, asked) = (many(n), AtomicUsize::new(0));
+        let world = Clocked::new(&endpoints, Counted(RoundRobin::new(), &asked));
+        forbid_all_but(&endpoints, left);
+        let mut went = BTreeMap::new();
+        for _ in 0..picks {
+            *went
+                .entry(world.pick(0).unwrap().endpoint().key().to_owned())
+                .or_insert(0) += 1;
+        }
+        let share = picks / if left == 0 { n } else { left };
+        assert_eq!(went.len() * share, picks, "of {n} {left}: {went:?}");
+        assert!(
+            went.values().all(|&count| count == share),
+            "of {n} {left}: {went:?}"
+        );
+        let in_vain = asked.load(Relaxed) - picks;
+        assert!(
+            in_vain <= if n == 1_000 { 64 } else { 0 },
+            "of {n} {left}: {in_vain} in vain"
+        );
+    }
+}
+
+#[test]
+fn who_is_left_where_nearly_all_have_a_veto_is_looked_for_again_after_a_while() {
+    let (endpoints, asked) = (many(1_000), AtomicUsize::new(0));
+    let world = Clocked::new(&endpoints, Counted(RoundRobin::new(), &asked));
+    let keys = |millis| -> BTreeSet<String> {
+        let picks = (0..20).map(|_| world.pick(millis).unwrap().endpoint().key().to_owned());
+        picks.collect()
+    };
+    let set = |keys: &[&str]| -> BTreeSet<String> { keys.iter().map(|key| (*key).to_owned()).collect() };
+    forbid_all_but(&endpoints, 2);
+    assert_eq!(keys(0), set(&["h499", "h999"]));
+    forbid(&endpoints, "h499");
+    assert_eq!(keys(0), set(&["h999"]), "a veto counts at once");
+    allow(&endpoints, "h7");
+    // A microsecond for each endpoint of the set.
+    assert_eq!(keys(2), set(&["h7", "h999"]));
+    forbid(&endpoints, "h7");
+    forbid(&endpoints, "h999");
+    allow(&endpoints, "h8");
+    assert_eq!(
+        keys(2),
+        set(&["h8"]),
+        "where all that were left have a veto all are looked at"
+    );
+    endpoints.remove("h8");
+    endpoints.insert(endpoint("new", "", 1));
+    assert_eq!(keys(2), set(&["new"]), "and after a change");
+}

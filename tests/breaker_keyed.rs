@@ -611,3 +611,132 @@ fn a_key_by_host_holds_no_password() {
         assert_eq!(by_authority(&request).as_deref(), key);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_circuit_stays_with_the_key_of_its_endpoint_and_its_veto_goes_over_to_a_new_description() {
+    let fleet = Fleet::new();
+    fleet.set_down("a", true);
+    fleet.calls(30).await;
+    let old = fleet.endpoints.snapshot().endpoints()[0].clone();
+    assert!(old.eligibility().is_forbidden_by(Veto::Breaker));
+    let heavier = || Endpoint::builder("a:1").weight(7).build().unwrap();
+    fleet.endpoints.insert(heavier());
+    let new = fleet.endpoints.snapshot().endpoints()[0].clone();
+    assert_eq!(fleet.state(0), CircuitState::Open);
+    assert!(new.eligibility().is_forbidden_by(Veto::Breaker) && old.eligibility().is_eligible());
+    assert!(fleet.breakers.breaker(&old).is_none() && fleet.breakers.breaker(&new).is_some());
+    // In another place as well.
+    let all = ["c:1", "a:1", "b:1"].map(|uri| Endpoint::builder(uri).weight(7).build().unwrap());
+    fleet.endpoints.replace(all);
+    let states = fleet.breakers.states();
+    let hosts = states.iter().map(|(endpoint, _)| endpoint.authority().host());
+    assert!(hosts.eq(["c", "a", "b"]), "the order of the set");
+    assert_eq!(states[1].1, CircuitState::Open);
+    assert!(
+        new.eligibility().is_forbidden_by(Veto::Breaker),
+        "it is still the same"
+    );
+    let (sent, _) = fleet.calls(30).await;
+    assert_eq!(sent.get("a"), None);
+    fleet.set_down("a", false);
+    advance(SLEEP).await;
+    let (sent, failed) = fleet.calls(30).await;
+    assert!(sent["a"] >= 8 && failed == 0, "the probe comes: {sent:?}");
+    assert!(new.eligibility().is_eligible());
+}
+
+fn numbered(n: usize) -> Endpoint {
+    let [_, high, mid, low] = u32::try_from(n).unwrap().to_be_bytes();
+    Endpoint::new(format!("10.{high}.{mid}.{low}:80")).unwrap()
+}
+
+/// What a table made anew would take, by each change or by the first call after it, is 80 kB and more.
+#[tokio::test]
+async fn of_ten_thousand_endpoints_a_change_costs_little_the_next_call_nothing_and_nothing_is_kept_of_who_went()
+ {
+    const N: usize = 10_000;
+    let endpoints: Endpoints = (0..N).map(numbered).collect();
+    let breakers = EndpointBreakers::new(endpoints.clone(), each()).unwrap();
+    let client = service_fn(|_: Request<()>| std::future::ready(Ok::<_, BoxError>(Response::new(()))));
+    let mut service = EndpointBreakerLayer::new(breakers.clone()).layer(client);
+    let mut call = |to: &Endpoint| {
+        let uri = format!("http://{}/", to.authority());
+        let request = Request::get(uri).body(()).unwrap();
+        let allocated = allocation_counter::measure(|| {
+            service.call(request).now_or_never().unwrap().unwrap();
+        });
+        assert_eq!(allocated.count_total, 0);
+    };
+    let first = numbered(0);
+    call(&first);
+    let mut most = 0;
+    let all = allocation_counter::measure(|| {
+        for n in N..N + 500 {
+            let new = numbered(n);
+            let came = allocation_counter::measure(|| endpoints.insert(new.clone()));
+            call(&new);
+            call(&first);
+            assert_eq!(
+                breakers.breaker(&new).unwrap().name(),
+                format!("each[{}]", new.key())
+            );
+            let went = allocation_counter::measure(|| assert!(endpoints.remove(new.key())));
+            call(&first);
+            assert!(breakers.breaker(&new).is_none());
+            most = most.max(came.bytes_total).max(went.bytes_total);
+        }
+    });
+    println!(
+        "{most} bytes for a change at most, {} left in the end",
+        all.bytes_current
+    );
+    assert!(most < 40_000, "{most}");
+    assert!(all.bytes_current < 20_000, "{}", all.bytes_current);
+    assert_eq!(breakers.states().len(), N);
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_many_endpoints_each_that_is_open_gets_its_probe_in_time() {
+    let endpoints: Endpoints = (0..1_000).map(numbered).collect();
+    let breakers = EndpointBreakers::new(endpoints.clone(), each()).unwrap();
+    let client = service_fn(|_: Request<()>| std::future::ready(Ok::<_, BoxError>(Response::new(()))));
+    let mut service = EndpointBreakerLayer::new(breakers.clone()).layer(client);
+    let all = endpoints.snapshot();
+    let (open, healthy) = all.endpoints().split_at(300);
+    let mut look = || {
+        let uri = format!("http://{}/", healthy[0].authority());
+        service
+            .call(Request::get(uri).body(()).unwrap())
+            .now_or_never()
+            .unwrap()
+            .unwrap();
+    };
+    for (n, endpoint) in open.iter().enumerate() {
+        for _ in 0..2 {
+            let permit = breakers.breaker(endpoint).unwrap().admit().unwrap();
+            permit.settle(Verdict::Failure);
+        }
+        look();
+        assert!(endpoint.eligibility().is_forbidden_by(Veto::Breaker), "{n}");
+        advance(Duration::from_millis(1)).await;
+    }
+    advance(SLEEP - Duration::from_millis(300)).await;
+    for (n, endpoint) in open.iter().enumerate() {
+        assert!(!endpoint.eligibility().is_eligible(), "{n}");
+        look();
+        assert!(endpoint.eligibility().is_eligible(), "{n}");
+        advance(Duration::from_millis(1)).await;
+    }
+}
+
+#[test]
+fn vetoes_go_with_the_breakers() {
+    let endpoints: Endpoints = (0..3).map(numbered).collect();
+    let breakers = EndpointBreakers::new(endpoints.clone(), each()).unwrap();
+    let one = endpoints.snapshot().endpoints()[1].clone();
+    breakers.breaker(&one).unwrap().force(Force::Open);
+    assert!(one.eligibility().is_forbidden_by(Veto::Breaker));
+    drop(breakers);
+    assert!(one.eligibility().is_eligible());
+    endpoints.insert(numbered(4));
+}

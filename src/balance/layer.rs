@@ -281,7 +281,7 @@ impl<R: Rule, C> Balance<R, C> {
                 endpoint: entry.endpoint.clone(),
                 counters: entry.counters.clone(),
                 number: entry.number(),
-                had_a_choice: roster.has_another_than(entry),
+                had_a_choice: roster.has_another_than(entry, now),
                 ticket,
             }),
             None => Err(Nowhere::of(&roster)),
@@ -342,7 +342,7 @@ impl<R: Rule, C> Balance<R, C> {
             // Before what is counted in one step: of a large set all of this comes from far, and so comes at once.
             entry.counters.count_from(epoch, now);
             let decay = rule.decay().as_secs_f32();
-            let had_a_choice = roster.has_another_than(entry);
+            let had_a_choice = roster.has_another_than(entry, now);
             // Before code of others is called, which may panic: this gives back what was taken.
             let in_flight =
                 InFlight::begin(&entry.endpoint, &entry.counters, now, decay, had_a_choice).watched(ticket);

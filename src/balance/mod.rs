@@ -118,6 +118,7 @@ mod pick;
 mod picker;
 mod roster;
 pub mod rule;
+mod scarce;
 mod service;
 pub mod services;
 mod stats;

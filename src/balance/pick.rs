@@ -9,6 +9,7 @@ use super::{
     outlier::Ticket,
     roster::{Entry, Pool, Roster},
     rule::{Candidates, Rule},
+    scarce::SMALL,
     stats::RibbonStats,
 };
 use crate::call::{Addressed, Endpoint, Veto, scope};
@@ -92,7 +93,7 @@ fn entry<'a, R: Rule + ?Sized>(
     let place = if rule.chooses_alone() {
         place(rule, &all)
     } else {
-        choose(rule, &all, tried)
+        choose(rule, &all, tried, now)
     };
     roster.get(place?)
 }
@@ -128,34 +129,120 @@ fn is_tried(endpoint: &Endpoint) -> bool {
     scope::current(|scope| scope.tried().any(|tried| tried.key() == endpoint.key()))
 }
 
+/// So often the rule of a large set is asked in vain before all are looked at.
+const ASKS: usize = 64;
+
 /// The place of the one that the rule chooses, among those that can be had. There is at least one candidate.
 #[inline]
-fn choose<R: Rule + ?Sized>(rule: &R, all: &Candidates<'_>, tried: Tried<'_>) -> Option<usize> {
-    let mut before = None;
+fn choose<R: Rule + ?Sized>(rule: &R, all: &Candidates<'_>, tried: Tried<'_>, now: Moment) -> Option<usize> {
+    if let Some(few) = all.roster().known_few(now) {
+        return among_few(rule, all, tried, &few);
+    }
+    let first = place(rule, all)?;
+    if all
+        .roster()
+        .get(first)
+        .is_some_and(|entry| can_be_had(entry, tried))
+    {
+        return Some(first);
+    }
+    choose_again(rule, all, tried, now, first)
+}
+
+fn can_be_had(entry: &Entry, tried: Tried<'_>) -> bool {
+    entry.endpoint.eligibility().is_eligible() && !tried.contains(&entry.endpoint)
+}
+
+/// The first one that it has chosen cannot be had.
+#[cold]
+fn choose_again<R: Rule + ?Sized>(
+    rule: &R,
+    all: &Candidates<'_>,
+    tried: Tried<'_>,
+    now: Moment,
+    first: usize,
+) -> Option<usize> {
+    let (roster, n) = (all.roster(), all.len());
+    let can_be_had = |entry: &Entry| can_be_had(entry, tried);
+    // Where none can be had the turn that was taken is not lost.
+    if n <= SMALL && !roster.iter().any(can_be_had) {
+        return among_some(rule, all, tried, Some(first));
+    }
+    let mut before = first;
     // Asking again keeps a rotation even: each turn is taken once, by someone. It costs on average as many questions as
     // there are candidates for each that can be had, so it is given up when looking at all would cost no more, or
     // when the rule says the same again.
-    for _ in 0..all.len() {
+    for asked in 1..n {
+        if n > SMALL && asked == ASKS {
+            if let Some(few) = roster.find_few(now) {
+                return among_few(rule, all, tried, &few);
+            }
+        }
         let place = place(rule, all)?;
-        let can_be_had =
-            |entry: &Entry| entry.endpoint.eligibility().is_eligible() && !tried.contains(&entry.endpoint);
-        if all.roster().get(place).is_some_and(can_be_had) {
+        if roster.get(place).is_some_and(can_be_had) {
             return Some(place);
         }
-        if before.replace(place) == Some(place) {
+        if before == place {
             break;
         }
+        before = place;
     }
-    among_some(rule, all, tried)
+    among_some(rule, all, tried, None)
 }
 
+/// Hardly any can be had: these, if they have no veto by now. The rule is asked about them alone, so that each question
+/// is a turn of one of them.
 #[cold]
-fn among_some<R: Rule + ?Sized>(rule: &R, all: &Candidates<'_>, tried: Tried<'_>) -> Option<usize> {
+fn among_few<R: Rule + ?Sized>(
+    rule: &R,
+    all: &Candidates<'_>,
+    tried: Tried<'_>,
+    few: &[usize],
+) -> Option<usize> {
+    let roster = all.roster();
+    // Where all have a veto nearly every one will do.
+    let (some, asks) = match few {
+        [] => (*all, ASKS),
+        few => (all.at(few), few.len()),
+    };
+    let will_do = |entry: &Entry| match few {
+        [] => stays(entry) && !tried.contains(&entry.endpoint),
+        _ => can_be_had(entry, tried),
+    };
+    for _ in 0..asks {
+        let place = place(rule, &some)?;
+        if roster.get(place).is_some_and(will_do) {
+            return Some(place);
+        }
+    }
+    let entries = few.iter().filter_map(|&place| roster.get(place));
+    if !few.is_empty()
+        && !entries
+            .into_iter()
+            .any(|entry| entry.endpoint.eligibility().is_eligible())
+    {
+        roster.forget_few();
+    }
+    among_some(rule, all, tried, None)
+}
+
+/// One that is being taken out of service comes last.
+fn stays(entry: &Entry) -> bool {
+    !entry.endpoint.eligibility().is_forbidden_by(Veto::Drain)
+}
+
+/// `first`: what the rule has said already, if that turn is not to be lost.
+#[cold]
+fn among_some<R: Rule + ?Sized>(
+    rule: &R,
+    all: &Candidates<'_>,
+    tried: Tried<'_>,
+    mut first: Option<usize>,
+) -> Option<usize> {
     let eligible = |entry: &Entry| entry.endpoint.eligibility().is_eligible();
     let untried = |entry: &Entry| !tried.contains(&entry.endpoint);
     let both = |entry: &Entry| eligible(entry) && untried(entry);
-    // Whoever gave the other vetoes may be wrong. One that is being taken out of service comes last.
-    let stays = |entry: &Entry| !entry.endpoint.eligibility().is_forbidden_by(Veto::Drain);
+    // Whoever gave the other vetoes may be wrong.
     let stays_untried = |entry: &Entry| stays(entry) && untried(entry);
     let wanted: [&dyn Fn(&Entry) -> bool; 5] = [&both, &eligible, &stays_untried, &stays, &untried];
     for (level, wanted) in wanted.into_iter().enumerate() {
@@ -168,9 +255,17 @@ fn among_some<R: Rule + ?Sized>(rule: &R, all: &Candidates<'_>, tried: Tried<'_>
         }
         // For the first one that was done above. A rotation that has gone round in vain would, if it were asked once
         // among some, always be at the same of them.
+        let asks = match all.len() {
+            _ if level == 0 => 0,
+            n if n <= SMALL => n,
+            _ => ASKS,
+        };
         let mut before = None;
-        for _ in 0..all.len() * usize::from(level > 0) {
-            let place = place(rule, all)?;
+        for _ in 0..asks {
+            let place = match first.take() {
+                Some(first) => first,
+                None => place(rule, all)?,
+            };
             if all.roster().get(place).is_some_and(wanted) {
                 return Some(place);
             }

@@ -76,7 +76,7 @@ impl<R: Rule> Picker<R> {
         let (entry, ticket) = pick(&*self.rule, &self.pool, &roster, request, &asked, &[], now)?;
         let decay = self.rule.decay().as_secs_f32();
         entry.counters.count_from(epoch, now);
-        let had_a_choice = roster.has_another_than(entry);
+        let had_a_choice = roster.has_another_than(entry, now);
         Some(Picked {
             in_flight: InFlight::begin(&entry.endpoint, &entry.counters, now, decay, had_a_choice)
                 .watched(ticket),

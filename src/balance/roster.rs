@@ -17,8 +17,9 @@ use std::{
 use arc_swap::{ArcSwap, Guard};
 
 use super::{
-    figures::{Counters, Epoch},
+    figures::{Counters, Epoch, Moment},
     outlier::{Hub, OutlierEjection},
+    scarce::{SMALL, Scarce},
     stats::RibbonStats,
 };
 use crate::call::{Affinity, Delta, Endpoint, Endpoints, Follower, Index, Member};
@@ -65,6 +66,7 @@ pub(super) struct Roster {
     /// In which chunk every so manieth place is: see [`STRIDE`].
     signposts: Box<[u32]>,
     zones: OnceLock<Zones>,
+    scarce: Scarce,
 }
 
 /// A chunk in the list.
@@ -119,7 +121,8 @@ const MOST: usize = if cfg!(test) { 8 } else { 128 };
 /// One with fewer takes in its neighbor, unless it is the last.
 const LEAST: usize = MOST / 4;
 const STRIDE: usize = MOST / 2;
-const FEW: u64 = 16;
+/// So many of a large set, from anywhere, are looked at before all.
+const LOOKS: u64 = 64;
 /// A change by which more than one in so many lose their seats leaves nothing of what was worked out before.
 const UPHEAVAL: usize = 8;
 
@@ -229,6 +232,7 @@ impl Roster {
             keys: keys.map(OnceLock::from).unwrap_or_default(),
             signposts: signposts.into(),
             zones: OnceLock::new(),
+            scarce: Scarce::default(),
         }
     }
 
@@ -297,20 +301,43 @@ impl Roster {
 
     /// Is there another endpoint than this one that may be picked? Mostly one of the first two is.
     #[inline]
-    pub(super) fn has_another_than(&self, entry: &Entry) -> bool {
-        self.iter().take(2).any(|other| other.is_a_choice_beside(entry)) || self.has_one_further_on(entry)
+    pub(super) fn has_another_than(&self, entry: &Entry, now: Moment) -> bool {
+        self.iter().take(2).any(|other| other.is_a_choice_beside(entry))
+            || self.has_one_further_on(entry, now)
     }
 
     /// Where the first have vetoes many of those behind them may have some as well, so that a few from anywhere are
     /// looked at before all.
     #[cold]
-    fn has_one_further_on(&self, entry: &Entry) -> bool {
-        let anywhere = (0..FEW).filter_map(|number| {
+    fn has_one_further_on(&self, entry: &Entry, now: Moment) -> bool {
+        let is_one = |other: &Entry| other.is_a_choice_beside(entry);
+        if let Some(few) = self.scarce.known(now) {
+            return few.iter().filter_map(|&place| self.get(place)).any(is_one);
+        }
+        let looks = if self.len > SMALL { LOOKS } else { 0 };
+        let anywhere = (0..looks).filter_map(|number| {
             let place = entry.hash.with(number).get().checked_rem(self.len as u64)?;
             self.get(place as usize)
         });
-        let all = self.iter();
-        anywhere.chain(all).any(|other| other.is_a_choice_beside(entry))
+        anywhere.chain(self.iter()).any(is_one)
+    }
+
+    /// The places of those that have no veto, if it has been seen a short while ago that they are few.
+    #[inline]
+    pub(super) fn known_few(&self, now: Moment) -> Option<Arc<Vec<usize>>> {
+        self.scarce.known(now)
+    }
+
+    /// Looks whether those that have no veto are few. `None`: they are not.
+    pub(super) fn find_few(&self, now: Moment) -> Option<Arc<Vec<usize>>> {
+        let all = self.iter().enumerate();
+        let eligible = all.filter(|(_, entry)| entry.endpoint.eligibility().is_eligible());
+        self.scarce.keep(eligible.map(|(place, _)| place), self.len, now)
+    }
+
+    /// What is known of the few does not hold any more.
+    pub(super) fn forget_few(&self) {
+        self.scarce.forget();
     }
 
     pub(super) fn id(&self) -> u64 {
@@ -679,7 +706,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::balance::figures::InFlight;
+    use crate::{balance::figures::InFlight, call::Veto};
 
     fn endpoint(key: &str) -> Endpoint {
         Endpoint::new(key).unwrap()
@@ -899,6 +926,28 @@ mod tests {
             1,
             "the others have not even counters yet"
         );
+    }
+
+    #[test]
+    fn there_is_a_choice_as_long_as_any_other_has_no_veto() {
+        for n in [3, 300, 1_000] {
+            let set: Endpoints = (0..n).map(|n| endpoint(&format!("http://h{n}"))).collect();
+            let pool = Pool::new(set.clone());
+            let roster = pool.roster();
+            let now = pool.epoch().moment(Instant::now());
+            let (first, last) = (roster.get(0).unwrap(), roster.get(n - 1).unwrap());
+            let choice = |entry: &Entry| roster.has_another_than(entry, now);
+            assert!(choice(first) && choice(last));
+            let all_but_the_last = roster.iter().take(n - 1);
+            all_but_the_last.for_each(|entry| entry.endpoint.eligibility().forbid(Veto::Probe));
+            assert!(choice(first) && !choice(last));
+            if n > SMALL {
+                assert_eq!(*roster.find_few(now).unwrap(), [n - 1]);
+                assert!(choice(first) && !choice(last), "and when that is known");
+            }
+            last.endpoint.eligibility().forbid(Veto::Probe);
+            assert!(!choice(first) && !choice(last));
+        }
     }
 
     #[test]
