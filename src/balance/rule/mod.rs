@@ -32,6 +32,10 @@
 //! however often that changes, it costs one or two hundredths of a processor. Until then newcomers, and other weights, zones and
 //! metadata of those that stay, are not seen to. One that has gone is never picked.
 //!
+//! Where no more than one in 64 of more than 256 endpoints is without a veto, who that is, or that there is none, is looked
+//! up once in 1 us for each endpoint of the set, which is 10 ms with ten thousand, and after a change. Until then calls stay
+//! with those, and one whose veto has been taken back is not picked. A new veto counts at once.
+//!
 //! # Ribbon's rules
 //!
 //! They pick what Ribbon 2.2 picks, one by one, also where that is odd. They [choose

@@ -37,7 +37,7 @@ use super::{
 /// # What a change costs
 ///
 /// [`insert`](Endpoints::insert) and [`remove`](Endpoints::remove) take a few microseconds with ten thousand endpoints,
-/// for each balancer over the set; that grows with the square root of their number. All of it is paid by whoever makes
+/// for each balancer over the set, and for breakers of its endpoints; that grows with the square root of their number. All of it is paid by whoever makes
 /// the change: a pick does nothing for it and never waits for it. [`replace`](Endpoints::replace) looks at all
 /// endpoints, old and new, and is cheapest where those that stay are in their old order with the new ones behind them.
 /// So is a [`snapshot`](Endpoints::snapshot), once after each change.
