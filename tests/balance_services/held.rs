@@ -97,16 +97,19 @@ async fn what_was_put_in_by_hand_gets_its_service_when_that_is_put_in() {
 }
 
 /// Polls a call within another thread when it is woken, and waits for that.
-struct PollsAtOnce<F: Future>(Mutex<(Option<Pin<Box<F>>>, Option<F::Output>)>);
+struct PollsAtOnce<F: Future> {
+    call: Mutex<Option<Pin<Box<F>>>>,
+    ended: Mutex<Option<F::Output>>,
+}
 
 impl<F: Future<Output: Send> + Send + 'static> PollsAtOnce<F> {
     fn poll(self: &Arc<Self>) {
         let waker = Waker::from(self.clone());
-        let mut state = self.0.lock().unwrap();
-        let (call, output) = &mut *state;
-        if let Some(running) = call {
+        let mut call = self.call.lock().unwrap();
+        if let Some(running) = &mut *call {
             if let Poll::Ready(ended) = running.as_mut().poll(&mut Context::from_waker(&waker)) {
-                (*call, *output) = (None, Some(ended));
+                *call = None;
+                *self.ended.lock().unwrap() = Some(ended);
             }
         }
     }
@@ -125,15 +128,15 @@ async fn a_call_that_looks_while_the_change_is_being_made_misses_nothing() {
         let set = Services::new();
         set.insert(endpoint("a"), old.service());
         let balance = in_turn(&set);
-        let call = Arc::new(PollsAtOnce(Mutex::new((
-            Some(Box::pin(tower::ServiceExt::<Req>::oneshot(balance, get()))),
-            None,
-        ))));
+        let call = Arc::new(PollsAtOnce {
+            call: Mutex::new(Some(Box::pin(balance.oneshot(get())))),
+            ended: Mutex::default(),
+        });
         // Within the runtime, as far as the clock is concerned.
         let handle = tokio::runtime::Handle::current();
         let _in = handle.enter();
         call.poll();
-        assert!(call.0.lock().unwrap().1.is_none());
+        assert!(call.ended.lock().unwrap().is_none());
         let zoned = Endpoint::builder("http://a").key("a").zone("z").build().unwrap();
         let is_answered = match way {
             0 => {
@@ -153,7 +156,7 @@ async fn a_call_that_looks_while_the_change_is_being_made_misses_nothing() {
                 false
             }
         };
-        let outcome = call.0.lock().unwrap().1.take();
+        let outcome = call.ended.lock().unwrap().take();
         assert_eq!(
             outcome.unwrap_or_else(|| panic!("{way}: it waits")).is_ok(),
             is_answered,
@@ -405,6 +408,23 @@ async fn a_call_that_waits_for_readiness_gives_its_probe_to_another() {
         balance.clone().oneshot(get()).await.unwrap();
     }
     assert!(a.calls() > 1 && balance.handle().ejection("a").is_none());
+}
+
+/// RDY-10.
+#[tokio::test(start_paused = true)]
+async fn one_that_another_call_has_found_ready_is_not_forgotten_by_a_call_that_is_polled_for_no_reason() {
+    let a = Server::that_is("a", Ready::Broken);
+    let balance = in_turn(&services([&a]))
+        .when_empty(tower_outbound::balance::WhenEmpty::Wait(20 * SECOND))
+        .unwrap();
+    let mut call = task::spawn(balance.clone().call(get()));
+    assert_pending!(call.poll());
+    a.becomes(Ready::Yes);
+    balance.clone().oneshot(get()).await.unwrap();
+    assert_pending!(call.poll());
+    tokio::time::advance(SECOND / 10).await;
+    assert!(call.is_woken());
+    assert_ready_ok!(call.poll());
 }
 
 /// RDY-10.

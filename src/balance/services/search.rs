@@ -132,6 +132,7 @@ impl<S, Req> Search<S, Req> {
                 found = seen.poll_held(shared, this.looks, now, cx);
             }
             if found.is_none() && std::mem::take(this.looks) {
+                *this.again = None;
                 found = seen.look_further(shared, request, now, cx);
             }
             if let Some((service, target)) = found {
@@ -159,7 +160,8 @@ impl<S, Req> Search<S, Req> {
                 *this.looks = true;
                 continue;
             }
-            *this.again = seen.again(shared);
+            // Whoever rested may have been found well by another call, and is still to be looked for then.
+            *this.again = sooner(*this.again, seen.again(shared));
             ready!(this.watch.as_mut().poll_until(sooner(until, *this.again), cx));
         }
     }
