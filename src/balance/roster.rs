@@ -287,9 +287,7 @@ impl Roster {
             self.get(place as usize)
         });
         let all = self.iter();
-        anywhere
-            .chain(all)
-            .any(|other| other.is_a_choice_beside(entry))
+        anywhere.chain(all).any(|other| other.is_a_choice_beside(entry))
     }
 
     pub(super) fn id(&self) -> u64 {

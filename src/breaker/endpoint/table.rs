@@ -150,7 +150,13 @@ impl Due {
 }
 
 impl Watched {
-    fn new(number: u64, hash: u64, endpoint: &Endpoint, each: &BreakerBuilder, due: &Arc<Due>) -> Option<Self> {
+    fn new(
+        number: u64,
+        hash: u64,
+        endpoint: &Endpoint,
+        each: &BreakerBuilder,
+        due: &Arc<Due>,
+    ) -> Option<Self> {
         let (due, hook) = (due.clone(), each.hook().cloned());
         let cell = Arc::new(Cell(ArcSwapOption::from_pointee((endpoint.clone(), hash))));
         let place = cell.clone();
@@ -288,7 +294,8 @@ impl Table {
 
     fn take(&mut self, number: u64, writer: &mut Writer) -> Option<Arc<Watched>> {
         let old = writer.watched.remove(&number)?;
-        self.by_authority.remove(old.hash, |watched| watched.number == number);
+        self.by_authority
+            .remove(old.hash, |watched| watched.number == number);
         Some(old)
     }
 }

@@ -67,9 +67,15 @@ impl<T> Index<T> {
     /// Those with this hash, in the order in which they came.
     #[inline]
     pub(crate) fn find(&self, hash: u64) -> impl Iterator<Item = &T> {
-        let bucket = self.buckets.get(self.number(hash)).map_or(&[][..], |bucket| bucket);
+        let bucket = self
+            .buckets
+            .get(self.number(hash))
+            .map_or(&[][..], |bucket| bucket);
         let start = bucket.partition_point(|(other, _)| *other < hash);
-        let same = bucket.iter().skip(start).take_while(move |(other, _)| *other == hash);
+        let same = bucket
+            .iter()
+            .skip(start)
+            .take_while(move |(other, _)| *other == hash);
         same.map(|(_, what)| what)
     }
 
@@ -77,7 +83,10 @@ impl<T> Index<T> {
     #[allow(dead_code, reason = "called by a layer that is a feature")]
     pub(crate) fn between(&self, first: u64, last: u64) -> impl Iterator<Item = &T> {
         let buckets = self.buckets.get(self.number(first)..=self.number(last));
-        let all = buckets.unwrap_or_default().iter().flat_map(|bucket| bucket.iter());
+        let all = buckets
+            .unwrap_or_default()
+            .iter()
+            .flat_map(|bucket| bucket.iter());
         all.filter(move |(hash, _)| (first..=last).contains(hash))
             .map(|(_, what)| what)
     }

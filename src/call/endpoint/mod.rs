@@ -21,14 +21,14 @@ pub use self::{
     eligibility::{Eligibility, Veto},
     one::{Endpoint, EndpointBuilder},
 };
-#[cfg(feature = "discover")]
-pub(crate) use self::{members::Key, set::Edit};
 #[cfg(all(feature = "endpoints", any(feature = "balance", feature = "breaker")))]
 pub(crate) use self::{
     index::Index,
     members::{Delta, Member},
     set::Follower,
 };
+#[cfg(feature = "discover")]
+pub(crate) use self::{members::Key, set::Edit};
 #[cfg(feature = "endpoints")]
 pub use self::{
     services::Services,
