@@ -154,3 +154,26 @@ fn what_is_taken_out_of_service_comes_last_in_parts_as_well() {
         );
     }
 }
+
+// ---- long times
+
+#[test]
+fn what_was_held_against_an_endpoint_that_was_away_for_a_month_is_forgiven() {
+    for days in [1, 20, 27, 30, 40, 50, 60, 80, 100] {
+        let set = set(2);
+        let clocked = Clocked::new(&set, Ewma::seeded(1));
+        clocked.went(Duration::ZERO, 20 * MS, 20);
+        let ill = one(&set, "us1");
+        one(&set, "eu0").eligibility().forbid(Veto::User);
+        for n in 0..20 {
+            clocked.pick(MS * n).end(Verdict::Failure, clocked.at(MS * n));
+        }
+        one(&set, "eu0").eligibility().allow(Veto::User);
+        ill.eligibility().forbid(Veto::User);
+        let later = DAY * days;
+        clocked.went(later, 20 * MS, 100);
+        ill.eligibility().allow(Veto::User);
+        let went = clocked.went(later + Duration::from_secs(2), 20 * MS, 200);
+        assert!(went.get("us1") > Some(&50), "{days} days: {went:?}");
+    }
+}

@@ -27,9 +27,11 @@ const COUNT: u64 = (1 << COUNT_BITS) - 1;
 const UNIT_BITS: u32 = 14;
 const UNIT_SECS: f32 = (1_u64 << UNIT_BITS) as f32 / 1e9;
 
-/// Times of samples are kept in units of 2^20 ns, which is about a millisecond; they come round in 52 days.
+/// Times of samples are kept in units of 2^20 ns, which is about a millisecond; they come round in 52 days. What seems to
+/// have been so many of them before that is yet to come.
 const TICK_BITS: u32 = 20;
 const TICK_SECS: f32 = (1_u64 << TICK_BITS) as f32 / 1e9;
+const AHEAD: u32 = 1 << 16;
 
 #[derive(Debug, Default)]
 pub(super) struct Load {
@@ -202,7 +204,8 @@ fn not_below_zero(number: f32) -> f32 {
 fn idle(word: u64, nanos: u64) -> f32 {
     let ticks = ((nanos >> TICK_BITS) as u32).wrapping_sub(word as u32);
     // Somebody may have read the clock before us and written after.
-    not_below_zero(ticks as i32 as f32) * TICK_SECS
+    let ticks = i64::from(ticks.wrapping_add(AHEAD)) - i64::from(AHEAD);
+    not_below_zero(ticks as f32) * TICK_SECS
 }
 
 #[cfg(test)]
@@ -238,6 +241,33 @@ mod tests {
         let load = Load::default();
         load.begin(500 * MS);
         assert_eq!(load.open(499 * MS).age, 0.0);
+    }
+
+    #[test]
+    fn times_are_right_after_months() {
+        let day = 24 * 3_600 * 1_000 * MS;
+        for begun in [1, 25, 27, 51, 53, 60, 100, 3_000] {
+            let load = Load::default();
+            let then = begun * day;
+            load.sample(Sample::Took, 100 * MS, then, 1.0);
+            let idle = |since: u64| load.estimate(then + since).unwrap().1;
+            assert!(
+                (idle(500 * MS) - 0.5).abs() < 0.002,
+                "{begun}: {}",
+                idle(500 * MS)
+            );
+            for days in [1, 25, 27, 30, 51] {
+                let apart = idle(days * day) - (days * 24 * 3_600) as f32;
+                assert!(apart.abs() < 1.0, "{begun} and {days}: {apart}");
+            }
+            assert!(idle(60 * day) > 3_600.0, "{begun}");
+            let (_, before) = load.estimate(then - 1_000 * MS).unwrap();
+            assert_eq!(before, 0.0, "read before it was written");
+            load.begin(then);
+            assert!(near(load.open(then + 250 * MS).age, 0.25));
+            load.join(then);
+            assert!(near(load.since_joined(then + 250 * MS).unwrap(), 0.25));
+        }
     }
 
     #[test]
