@@ -177,3 +177,73 @@ fn what_was_held_against_an_endpoint_that_was_away_for_a_month_is_forgiven() {
         assert!(went.get("us1") > Some(&50), "{days} days: {went:?}");
     }
 }
+
+// ---- answers that go on
+
+type Rsp = Response<()>;
+
+#[derive(Clone)]
+struct Late;
+
+impl Classify<Rsp> for Late {
+    fn classify(&self, _: Result<&Rsp, ErrorRef<'_>>) -> Verdict {
+        Verdict::Success
+    }
+
+    fn late(&self, answer: &Rsp) -> Option<LateVerdict> {
+        LateVerdict::on(answer.extensions()).cloned()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_whose_answers_go_on_for_hours_is_not_taken_for_silent() {
+    let layer = LoadBalanceLayer::new(set(3)).rule(Ewma::seeded(1)).classify(Late);
+    let open = Arc::new(Mutex::new(Vec::<OpenVerdict>::new()));
+    let opened = open.clone();
+    let stack = layer.layer(service_fn(move |request: Request<bool>| {
+        let mut response = Response::new(());
+        if *request.body() {
+            let (open, late) = LateVerdict::open();
+            response.extensions_mut().insert(late);
+            opened.lock().unwrap().push(open);
+        }
+        async move {
+            tokio::time::sleep(10 * MS).await;
+            Ok::<_, BoxError>(response)
+        }
+    }));
+    let call = |is_stream| {
+        let request = Request::get("http://orders/").body(is_stream).unwrap();
+        stack.clone().oneshot(request)
+    };
+    for _ in 0..30 {
+        call(true).await.unwrap();
+        advance(Duration::from_secs(120)).await;
+    }
+    let total = layer.handle().total();
+    assert_eq!(total.in_flight(), 30, "as long as there is no verdict");
+    let successes = || -> Vec<u64> {
+        let all = layer.handle().endpoints();
+        all.iter().map(|one| one.figures().successes()).collect()
+    };
+    for _ in 0..300 {
+        call(false).await.unwrap();
+    }
+    let went = successes();
+    assert!(went.iter().all(|&n| n > 40), "{went:?}");
+    // Callers have had enough of some.
+    open.lock().unwrap().truncate(15);
+    for _ in 0..300 {
+        call(false).await.unwrap();
+    }
+    let all = successes().into_iter().zip(went);
+    assert!(
+        all.into_iter().all(|(now, before)| now > before + 40),
+        "{:?}",
+        successes()
+    );
+    for open in open.lock().unwrap().drain(..) {
+        open.give(Verdict::Success);
+    }
+    assert_eq!(layer.handle().total().in_flight(), 0);
+}
