@@ -7,14 +7,17 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
 };
 
 use http::{Request, Response};
 use proptest::prelude::*;
-use tokio::time::{Duration, Instant, advance};
+use tokio::{
+    sync::mpsc,
+    time::{Duration, Instant, advance},
+};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_outbound::{
     balance::{
@@ -26,6 +29,8 @@ use tower_outbound::{
         LateVerdict, OpenVerdict, Verdict, Veto,
     },
 };
+
+type AnyRule = Arc<dyn Rule + Send + Sync>;
 
 /// A key that begins with its zone, and a weight.
 fn endpoint(key: &str, weight: u32) -> Endpoint {
@@ -122,7 +127,7 @@ fn a_part_of_a_part_of_a_large_set_holds_nobody_else_when_one_of_it_has_gone() {
 #[test]
 fn what_is_taken_out_of_service_comes_last_in_parts_as_well() {
     let is_us = |one: &Endpoint| one.zone() == Some("us");
-    let rules: [Arc<dyn Rule>; 5] = [
+    let rules: [AnyRule; 5] = [
         Arc::new(RoundRobin::new()),
         Arc::new(ZoneFirst::new("eu", RoundRobin::new())),
         Arc::new(ZoneFirst::new("none", RoundRobin::new())),
@@ -198,14 +203,13 @@ impl Classify<Rsp> for Late {
 #[tokio::test(start_paused = true)]
 async fn a_server_whose_answers_go_on_for_hours_is_not_taken_for_silent() {
     let layer = LoadBalanceLayer::new(set(3)).rule(Ewma::seeded(1)).classify(Late);
-    let open = Arc::new(Mutex::new(Vec::<OpenVerdict>::new()));
-    let opened = open.clone();
+    let (opened, mut all) = mpsc::unbounded_channel();
     let stack = layer.layer(service_fn(move |request: Request<bool>| {
         let mut response = Response::new(());
         if *request.body() {
             let (open, late) = LateVerdict::open();
             response.extensions_mut().insert(late);
-            opened.lock().unwrap().push(open);
+            opened.send(open).unwrap();
         }
         async move {
             tokio::time::sleep(10 * MS).await;
@@ -232,17 +236,20 @@ async fn a_server_whose_answers_go_on_for_hours_is_not_taken_for_silent() {
     let went = successes();
     assert!(went.iter().all(|&n| n > 40), "{went:?}");
     // Callers have had enough of some.
-    open.lock().unwrap().truncate(15);
+    let streams: Vec<OpenVerdict> = (0..15).map(|_| all.try_recv().unwrap()).collect();
+    while let Ok(open) = all.try_recv() {
+        drop(open);
+    }
     for _ in 0..300 {
         call(false).await.unwrap();
     }
-    let all = successes().into_iter().zip(went);
+    let both = successes().into_iter().zip(went);
     assert!(
-        all.into_iter().all(|(now, before)| now > before + 40),
+        both.into_iter().all(|(now, before)| now > before + 40),
         "{:?}",
         successes()
     );
-    for open in open.lock().unwrap().drain(..) {
+    for open in streams {
         open.give(Verdict::Success);
     }
     assert_eq!(layer.handle().total().in_flight(), 0);
@@ -312,10 +319,10 @@ fn an_endpoint_of_three_times_the_weight_is_taken_until_it_is_three_times_as_slo
 
 const KEYS: usize = 40;
 
-fn rules(seed: u64) -> Vec<Arc<dyn Rule>> {
+fn rules(seed: u64) -> Vec<AnyRule> {
     let is_few = |one: &Endpoint| one.key().ends_with(['0', '1', '2']);
     let is_many = |one: &Endpoint| !one.key().ends_with('9');
-    let inner = move |n: usize| -> Arc<dyn Rule> {
+    let inner = move |n: usize| -> AnyRule {
         match n {
             0 => Arc::new(Ewma::seeded(seed)),
             1 => Arc::new(Ewma::builder().subset(5).seeded(seed).build().unwrap()),
@@ -326,7 +333,7 @@ fn rules(seed: u64) -> Vec<Arc<dyn Rule>> {
             _ => Arc::new(ConsistentHash::new().bounded_by(1.0).unwrap()),
         }
     };
-    let around = move |n: usize| -> [Arc<dyn Rule>; 6] {
+    let around = move |n: usize| -> [AnyRule; 6] {
         let zone = ZoneFirst::new("eu", inner(n)).seeded(seed).at_least(2).unwrap();
         let spills = ZoneFirst::new("us", inner(n))
             .seeded(seed)
@@ -390,7 +397,7 @@ fn step() -> impl Strategy<Value = Step> {
 struct Whole {
     set: Endpoints,
     present: BTreeSet<String>,
-    picker: Picker<Arc<dyn Rule>>,
+    picker: Picker<AnyRule>,
     now: Instant,
 }
 
