@@ -231,6 +231,11 @@ impl Counters {
     #[inline]
     fn end(&self, verdict: Verdict, end: End, started: u64, took: u64, nanos: u64, decay: f32) {
         self.load.end(started);
+        self.book(verdict, end, took, nanos, decay);
+    }
+
+    #[inline]
+    fn book(&self, verdict: Verdict, end: End, took: u64, nanos: u64, decay: f32) {
         let sample = match (verdict, end) {
             (Verdict::Failure, _) => Sample::Failed,
             (Verdict::Success, _) | (Verdict::Ignored, End::Answered) => Sample::Took,
@@ -262,8 +267,11 @@ impl Counters {
     fn abandon(&self, started: u64, now: Instant, decay: f32) {
         let nanos = self.nanos(now);
         self.load.end(started);
-        self.load
-            .sample(Sample::AtLeast, nanos.saturating_sub(started), nanos, decay);
+        self.book_abandoned(Sample::AtLeast, nanos.saturating_sub(started), nanos, decay);
+    }
+
+    fn book_abandoned(&self, sample: Sample, took: u64, nanos: u64, decay: f32) {
+        self.load.sample(sample, took, nanos, decay);
         self.changed.store(nanos, Relaxed);
         self.abandoned.fetch_add(1, Relaxed);
         self.say_that_one_has_ended();
@@ -429,29 +437,17 @@ impl InFlight {
 
     /// Its answer is here, and the verdict will come later. It stays in flight until then, as what comes back, and is no
     /// part of the call any more, which may have ended long before. Where it went comes back too.
-    pub(super) fn answered(&mut self) -> Option<(InFlight, Endpoint)> {
+    pub(super) fn answered(&mut self, now: Instant) -> Option<(Answered, Endpoint)> {
         let endpoint = self.endpoint.take()?;
-        let in_flight = InFlight {
+        self.counters.load.answered(self.started);
+        let answered = Answered {
             endpoint: Some(endpoint.clone()),
             counters: self.counters.clone(),
-            started: self.started,
+            took: self.counters.nanos(now).saturating_sub(self.started),
             decay: self.decay,
-            recorded: false,
             ticket: self.ticket,
         };
-        Some((in_flight, endpoint))
-    }
-
-    /// Ends it by a verdict that came later than the answer.
-    pub(super) fn end_late(mut self, verdict: Verdict, answered: Instant, now: Instant) {
-        if let Some(endpoint) = self.endpoint.take() {
-            let took = self.counters.nanos(answered).saturating_sub(self.started);
-            let nanos = self.counters.nanos(now);
-            self.counters
-                .end(verdict, End::Answered, self.started, took, nanos, self.decay);
-            self.counters
-                .unwatch(self.ticket, &endpoint, Outcome::Verdict(verdict), now);
-        }
+        Some((answered, endpoint))
     }
 
     /// For the trail.
@@ -459,6 +455,47 @@ impl InFlight {
         let took = self.counters.nanos(now).saturating_sub(self.started);
         let started = now.checked_sub(Duration::from_nanos(took)).unwrap_or(now);
         Attempt::new(Some(endpoint.clone()), started, now, outcome)
+    }
+}
+
+/// An attempt that has its answer, and counts as in flight until its verdict comes. Dropped, it was given up: by the
+/// caller, and not because it had to wait.
+#[derive(Debug)]
+pub(super) struct Answered {
+    /// `None`: it has ended.
+    endpoint: Option<Endpoint>,
+    counters: Arc<Counters>,
+    /// To its answer.
+    took: u64,
+    decay: f32,
+    ticket: Ticket,
+}
+
+impl Answered {
+    /// Ends it.
+    pub(super) fn end(mut self, verdict: Verdict, now: Instant) {
+        if let Some(endpoint) = self.endpoint.take() {
+            let nanos = self.counters.nanos(now);
+            self.counters.load.end_answered();
+            self.counters
+                .book(verdict, End::Answered, self.took, nanos, self.decay);
+            self.counters
+                .unwatch(self.ticket, &endpoint, Outcome::Verdict(verdict), now);
+        }
+    }
+}
+
+impl Drop for Answered {
+    fn drop(&mut self) {
+        if let Some(endpoint) = self.endpoint.take() {
+            let now = Instant::now();
+            let nanos = self.counters.nanos(now);
+            self.counters.load.end_answered();
+            self.counters
+                .book_abandoned(Sample::Took, self.took, nanos, self.decay);
+            self.counters
+                .unwatch(self.ticket, &endpoint, Outcome::Verdict(Verdict::Ignored), now);
+        }
     }
 }
 

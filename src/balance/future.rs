@@ -165,17 +165,17 @@ fn record_answer(scope: &mut CallScope, in_flight: &InFlight, endpoint: &Endpoin
 /// Says to the layers above where the attempt went, and leaves it in flight until its verdict comes.
 #[cold]
 fn answered(in_flight: &mut InFlight, late: &LateVerdict) {
-    let answered = Instant::now();
-    let Some((in_flight, endpoint)) = in_flight.answered() else {
+    let now = Instant::now();
+    let Some((answered, endpoint)) = in_flight.answered(now) else {
         return;
     };
     scope::current(|scope| {
         if scope.trail().is_some() {
-            record_answer(scope, &in_flight, &endpoint, answered);
+            record_answer(scope, in_flight, &endpoint, now);
         }
         scope.set_picked(endpoint);
     });
-    late.then(move |verdict| in_flight.end_late(verdict, answered, Instant::now()));
+    late.then(move |verdict| answered.end(verdict, Instant::now()));
 }
 
 #[cold]

@@ -23,13 +23,15 @@ const LEAST_WEIGHT: f32 = 0.1;
 /// too much for those is dropped, and taking a start away again is exact all the same.
 const COUNT_BITS: u32 = 20;
 const COUNT: u64 = (1 << COUNT_BITS) - 1;
-/// Starts are kept in units of 2^14 ns, which is 16 us: the sum is good for nine years of waiting.
+/// Starts are kept in units of 2^14 ns, which is 16 us: the sum is good for four years of waiting, of all together.
 const UNIT_BITS: u32 = 14;
 const UNIT_SECS: f32 = (1_u64 << UNIT_BITS) as f32 / 1e9;
 
-/// Times of samples are kept in units of 2^20 ns, which is about a millisecond; they come round in 52 days.
+/// Times of samples are kept in units of 2^20 ns, which is about a millisecond; they come round in 52 days. What seems to
+/// have been so many of them before that is yet to come.
 const TICK_BITS: u32 = 20;
 const TICK_SECS: f32 = (1_u64 << TICK_BITS) as f32 / 1e9;
+const AHEAD: u32 = 1 << 16;
 
 #[derive(Debug, Default)]
 pub(super) struct Load {
@@ -38,6 +40,8 @@ pub(super) struct Load {
     estimate: AtomicU64,
     /// When it joined others that had been asked before, plus one. Zero: it did not.
     joined: AtomicU64,
+    /// How many have their answer, and go on until the verdict comes. They say no more of how fast it answers.
+    answered: AtomicU64,
 }
 
 /// How an attempt shows in the estimate.
@@ -57,7 +61,9 @@ pub(super) enum Sample {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Open {
     pub(super) count: u32,
-    /// For how long on average, in seconds.
+    /// How many of them have no answer yet.
+    pub(super) waiting: u32,
+    /// For how long those have waited on average, in seconds.
     pub(super) age: f32,
 }
 
@@ -73,14 +79,26 @@ impl Load {
         self.open.fetch_sub(start(started), SeqCst);
     }
 
+    /// One of them has its answer, and goes on.
+    pub(super) fn answered(&self, started: u64) {
+        // Whoever looks meanwhile sees it twice rather than not at all.
+        self.answered.fetch_add(1, SeqCst);
+        self.end(started);
+    }
+
+    /// One that had its answer has ended.
+    pub(super) fn end_answered(&self) {
+        self.answered.fetch_sub(1, SeqCst);
+    }
+
     #[inline]
     pub(super) fn in_flight(&self) -> u64 {
-        self.open.load(Relaxed) & COUNT
+        (self.open.load(Relaxed) & COUNT) + self.answered.load(Relaxed)
     }
 
     /// The same, after what this thread has done before.
     pub(super) fn in_flight_now(&self) -> u64 {
-        self.open.load(SeqCst) & COUNT
+        (self.open.load(SeqCst) & COUNT) + self.answered.load(SeqCst)
     }
 
     #[inline]
@@ -92,7 +110,8 @@ impl Load {
         let ages = (count.wrapping_mul(nanos >> UNIT_BITS) << COUNT_BITS).wrapping_sub(open & !COUNT);
         let ages = not_below_zero((ages as i64 >> COUNT_BITS) as f32);
         Open {
-            count: count as u32,
+            count: count as u32 + self.answered.load(Relaxed) as u32,
+            waiting: count as u32,
             age: ages * UNIT_SECS / count.max(1) as i64 as f32,
         }
     }
@@ -202,7 +221,8 @@ fn not_below_zero(number: f32) -> f32 {
 fn idle(word: u64, nanos: u64) -> f32 {
     let ticks = ((nanos >> TICK_BITS) as u32).wrapping_sub(word as u32);
     // Somebody may have read the clock before us and written after.
-    not_below_zero(ticks as i32 as f32) * TICK_SECS
+    let ticks = i64::from(ticks.wrapping_add(AHEAD)) - i64::from(AHEAD);
+    not_below_zero(ticks as f32) * TICK_SECS
 }
 
 #[cfg(test)]
@@ -238,6 +258,49 @@ mod tests {
         let load = Load::default();
         load.begin(500 * MS);
         assert_eq!(load.open(499 * MS).age, 0.0);
+    }
+
+    #[test]
+    fn what_has_its_answer_is_in_flight_and_has_no_age() {
+        let load = Load::default();
+        load.begin(100 * MS);
+        load.begin(800 * MS);
+        load.answered(100 * MS);
+        let open = load.open(1_000 * MS);
+        assert_eq!((open.count, open.waiting, load.in_flight()), (2, 1, 2));
+        assert!(near(open.age, 0.2), "{open:?}");
+        load.end(800 * MS);
+        let open = load.open(1_000 * MS);
+        assert_eq!((open.count, open.waiting, open.age), (1, 0, 0.0));
+        load.end_answered();
+        assert_eq!((load.in_flight(), load.in_flight_now()), (0, 0));
+    }
+
+    #[test]
+    fn times_are_right_after_months() {
+        let day = 24 * 3_600 * 1_000 * MS;
+        for begun in [1, 25, 27, 51, 53, 60, 100, 3_000] {
+            let load = Load::default();
+            let then = begun * day;
+            load.sample(Sample::Took, 100 * MS, then, 1.0);
+            let idle = |since: u64| load.estimate(then + since).unwrap().1;
+            assert!(
+                (idle(500 * MS) - 0.5).abs() < 0.002,
+                "{begun}: {}",
+                idle(500 * MS)
+            );
+            for days in [1, 25, 27, 30, 51] {
+                let apart = idle(days * day) - (days * 24 * 3_600) as f32;
+                assert!(apart.abs() < 1.0, "{begun} and {days}: {apart}");
+            }
+            assert!(idle(60 * day) > 3_600.0, "{begun}");
+            let (_, before) = load.estimate(then - 1_000 * MS).unwrap();
+            assert_eq!(before, 0.0, "read before it was written");
+            load.begin(then);
+            assert!(near(load.open(then + 250 * MS).age, 0.25));
+            load.join(then);
+            assert!(near(load.since_joined(then + 250 * MS).unwrap(), 0.25));
+        }
     }
 
     #[test]

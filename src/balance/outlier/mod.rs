@@ -15,7 +15,8 @@
 //! What is a failure says the [classifier](super::LoadBalanceLayer::classify) of the layer, if need be
 //! [late](crate::call::LateVerdict). What it ignores neither counts nor ends a row. An attempt that was given up
 //! counts as a failure if it had waited for [long enough](OutlierEjectionBuilder::abandoned_after), and as nothing
-//! otherwise: under a limit further up, a server that has fallen silent shows nothing else. An attempt decides by its
+//! otherwise: under a limit further up, a server that has fallen silent shows nothing else. One that is given up after its
+//! answer, before its late verdict, counts as nothing: callers end streams when they like. An attempt decides by its
 //! end only if nothing has been decided about its endpoint since it started: the results of before an ejection count
 //! neither for it nor after it.
 //!

@@ -434,7 +434,7 @@ impl Ewma {
         let open = load.open(nanos);
         let (estimate, idle) = load.estimate_or_zero(nanos);
         // One call at a time asks what is long not known.
-        let asks = u32::from(open.count == 0).wrapping_neg();
+        let asks = u32::from(open.waiting == 0).wrapping_neg();
         let idle = f32::from_bits(idle.to_bits() & asks);
         // Nearly nothing at first, and then nearly all.
         let idle = idle * self.per_recovery;
@@ -449,7 +449,7 @@ impl Ewma {
         let since = load.since_joined(nanos);
         let answers = match load.estimate(nanos) {
             None => self.suppose(candidates, load, late, nanos),
-            Some((estimate, idle)) if idle < RECENT || open.count > 0 => estimate,
+            Some((estimate, idle)) if idle < RECENT || open.waiting > 0 => estimate,
             Some((estimate, idle)) => estimate * (-idle / FORGIVEN).exp(),
         };
         let cost = cost(answers, open);

@@ -408,7 +408,8 @@ impl<'a> Candidate<'a> {
         self.entry.counters.in_flight()
     }
 
-    /// For how long the attempts that are under way to it have been, on average. Zero if there is none.
+    /// For how long the attempts that are under way to it have waited for their answers, on average. Zero if none does. One that
+    /// has its answer, and whose [verdict comes later](crate::call::LateVerdict), waits no more, however long it goes on.
     ///
     /// Nothing is heard of a server that has fallen silent, but this grows.
     pub fn waiting(&self) -> Duration {

@@ -8,6 +8,7 @@ use std::sync::atomic::{
 use tokio::time::{Duration, Instant};
 
 use super::{super::roster::Seat, Candidate, Candidates, Rule, Shown, steady};
+use crate::call::Veto;
 
 /// So many times a rule is asked whether it can name one that can be had.
 const ASKS: usize = 8;
@@ -36,6 +37,9 @@ pub(super) struct Part {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Asked {
     NoVeto,
+    /// It is not being taken out of service.
+    StaysUntried,
+    Stays,
     Untried,
     Nothing,
 }
@@ -113,8 +117,23 @@ impl Part {
     pub(super) fn index(&self, member: usize, candidates: &Candidates<'_>) -> Option<usize> {
         match &self.indexes {
             None => self.shown(candidates).place(member),
+            Some(indexes) if self.is_old(candidates) => self.index_of_present(member, indexes, candidates),
             Some(indexes) => indexes.get(member).copied(),
         }
+    }
+
+    /// The same after a change: where one has gone, the next one of the part stands in for it, and not the next candidate.
+    #[cold]
+    fn index_of_present(
+        &self,
+        member: usize,
+        indexes: &[usize],
+        candidates: &Candidates<'_>,
+    ) -> Option<usize> {
+        let all = || indexes.iter().zip(&self.seats);
+        let mut from = all().skip(member).chain(all().take(member));
+        let (&index, _) = from.find(|(_, seat)| seat.place(candidates.roster()).is_some())?;
+        Some(index)
     }
 
     /// How many there are without a veto. That is looked at now and then.
@@ -164,6 +183,8 @@ pub(super) struct Choice {
 /// The more the better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Standing {
+    Drained,
+    DrainedUntried,
     Vetoed,
     VetoedUntried,
     Tried,
@@ -180,8 +201,10 @@ impl Standing {
         ) {
             (true, false) => Standing::CanBeHad,
             (true, true) => Standing::Tried,
-            (false, false) => Standing::VetoedUntried,
-            (false, true) => Standing::Vetoed,
+            (false, false) if stays(candidate) => Standing::VetoedUntried,
+            (false, true) if stays(candidate) => Standing::Vetoed,
+            (false, false) => Standing::DrainedUntried,
+            (false, true) => Standing::Drained,
         }
     }
 }
@@ -328,16 +351,29 @@ impl Few {
 }
 
 impl Asked {
-    /// First those without a veto; if all have one, vetoes count for nothing.
-    pub(super) const IN_TURN: [Asked; 3] = [Asked::NoVeto, Asked::Untried, Asked::Nothing];
+    /// First those without a veto; if all have one, vetoes count for nothing, but those on what is being taken out of
+    /// service.
+    pub(super) const IN_TURN: [Asked; 5] = [
+        Asked::NoVeto,
+        Asked::StaysUntried,
+        Asked::Stays,
+        Asked::Untried,
+        Asked::Nothing,
+    ];
 
     pub(super) fn of(self, candidate: &Candidate<'_>) -> bool {
         match self {
             Asked::NoVeto => candidate.endpoint().eligibility().is_eligible(),
+            Asked::StaysUntried => stays(candidate) && !candidate.was_tried(),
+            Asked::Stays => stays(candidate),
             Asked::Untried => !candidate.was_tried(),
             Asked::Nothing => true,
         }
     }
+}
+
+fn stays(candidate: &Candidate<'_>) -> bool {
+    !candidate.endpoint().eligibility().is_forbidden_by(Veto::Drain)
 }
 
 /// When something is looked at again, by one of those who come then.
