@@ -15,8 +15,8 @@ use tokio::time::{Duration, Instant};
 use tokio_test::{assert_pending, assert_ready_ok, task};
 use tower::{Service, ServiceExt, discover::Change};
 use tower_outbound::{
-    balance::{BalanceServices, Drained, OutlierEjection, Random},
-    call::{BoxError, Endpoint, Services},
+    balance::{BalanceServices, Drained, Only, OutlierEjection, Random},
+    call::{BoxError, Endpoint, Services, Veto},
 };
 
 use super::mock::*;
@@ -499,4 +499,89 @@ async fn no_wake_up_is_lost_while_readiness_flaps_in_all_threads() {
     assert_eq!(balance.handle().total().in_flight(), 0);
     let instances: usize = all.iter().map(|server| server.instances()).sum();
     assert_eq!(instances, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rule_that_chooses_none_is_asked_again_while_the_call_waits() {
+    let [a] = servers(["a"]);
+    let wants = Arc::new(AtomicBool::new(false));
+    let asked = wants.clone();
+    let only_if = Only::live(move |_| asked.load(SeqCst), Random::new());
+    let balance = BalanceServices::new(services([&a]))
+        .rule(only_if)
+        .when_empty(tower_outbound::balance::WhenEmpty::Wait(SECOND))
+        .unwrap();
+    let start = Instant::now();
+    let call = tokio::spawn(balance.oneshot(get()));
+    tokio::time::sleep(SECOND / 4).await;
+    wants.store(true, SeqCst);
+    call.await.unwrap().unwrap();
+    assert!(
+        start.elapsed() <= SECOND / 4 + 2 * SECOND / 100,
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_fails_while_it_is_waited_for_rests_as_one_that_failed_at_once() {
+    let [a, b] = ["a", "b"].map(|name| Server::that_is(name, Ready::Busy));
+    let set = services([&a, &b]);
+    let balance = in_turn(&set);
+    let mut call = task::spawn(balance.clone().call(get()));
+    assert_pending!(call.poll());
+    tokio::time::advance(SECOND / 2).await;
+    a.becomes(Ready::Broken);
+    assert_pending!(call.poll());
+    let one = set.endpoints().snapshot().endpoints()[0].clone();
+    assert!(one.eligibility().is_forbidden_by(Veto::NotReady));
+}
+
+#[tokio::test]
+async fn an_endpoint_that_one_change_takes_out_and_puts_back_keeps_its_service() {
+    let [old, new] = servers(["old", "new"]);
+    let set = Services::new();
+    let one = endpoint("a");
+    set.insert(one.clone(), old.service());
+    let zoned = Endpoint::builder("http://a").key("a").zone("z").build().unwrap();
+    set.replace([(zoned, old.service()), (one, new.service())]);
+    assert_eq!(*in_turn(&set).oneshot(get()).await.unwrap().body(), "new");
+    assert_eq!((old.instances(), new.instances()), (0, 1));
+}
+
+#[tokio::test]
+async fn what_is_put_in_by_hand_beside_a_stream_holds_until_the_stream_says_something() {
+    let all = servers(["a", "b", "c"]);
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel::<Result<Change<u8, To>, BoxError>>();
+    let changes = stream::poll_fn(move |cx| told.poll_recv(cx));
+    let set = Services::from_stream(changes, |name: &u8| {
+        Ok::<_, BoxError>(endpoint(["a", "b", "c"][*name as usize]))
+    });
+    let keys = || -> Vec<String> {
+        let snapshot = set.endpoints().snapshot();
+        snapshot
+            .endpoints()
+            .iter()
+            .map(|one| one.key().to_owned())
+            .collect()
+    };
+    tell.send(Ok(Change::Insert(0, all[0].service()))).unwrap();
+    let balance = in_turn(&set);
+    balance.clone().oneshot(get()).await.unwrap();
+    set.insert(endpoint("b"), all[1].service());
+    set.remove("a");
+    assert_eq!(keys(), ["b"]);
+    tell.send(Ok(Change::Insert(2, all[2].service()))).unwrap();
+    tokio::task::yield_now().await;
+    tokio::task::yield_now().await;
+    assert_eq!(keys(), ["a", "c"]);
+    assert_eq!([0, 1, 2].map(|n: usize| all[n].instances()), [1, 0, 1]);
+    // Into the set of the endpoints; the second time it is no change.
+    set.endpoints().insert(endpoint("x"));
+    set.endpoints().insert(endpoint("x"));
+    tell.send(Ok(Change::Remove(2))).unwrap();
+    tokio::task::yield_now().await;
+    tokio::task::yield_now().await;
+    assert_eq!(keys(), ["a"]);
+    assert_eq!(*balance.oneshot(get()).await.unwrap().body(), "a");
 }
