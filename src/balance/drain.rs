@@ -8,7 +8,7 @@ use super::{
     figures::Counters,
     roster::{Entry, Pool},
 };
-use crate::call::{Endpoint, Veto, timer::poll_timer};
+use crate::call::{Endpoint, timer::poll_timer};
 
 /// A pick that has looked at the endpoint just before the veto has begun its attempt by then.
 const SETTLE: Duration = Duration::from_millis(1);
@@ -16,8 +16,10 @@ const SETTLE: Duration = Duration::from_millis(1);
 /// How a [drain](super::BalanceHandle::drain) has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
+#[must_use = "there may be attempts left, or no endpoint of that name"]
 pub enum Drained {
-    /// The endpoint is out of the set, and no attempt is under way there.
+    /// The endpoint is out of the set, and no attempt is under way there: each has the head of its answer, or an error. Bodies
+    /// may still be on their way.
     Empty,
     /// The endpoint is out of the set, and at the limit so many attempts were under way there. They go on.
     AttemptsLeft(u64),
@@ -46,7 +48,6 @@ pub(super) async fn drain(pool: &Pool, key: &str, limit: Duration) -> Drained {
         let is_late = until.is_some_and(|until| until <= now);
         if is_late || left == 0 && settled <= now {
             if is_in {
-                held.keep();
                 pool.endpoints().remove(key);
                 is_in = false;
                 // Has one been begun meanwhile?
@@ -78,13 +79,14 @@ fn parts(entry: &Entry) -> (Held, Arc<Counters>) {
     (Held::new(&entry.endpoint), entry.counters.clone())
 }
 
-/// The endpoint that has the veto of this drain. It is taken back when this is dropped.
-struct Held(Option<Endpoint>);
+/// The endpoint that has the veto of this drain. It is taken back when this is dropped: if the endpoint has gone, so that
+/// it can be put in again.
+struct Held(Endpoint);
 
 impl Held {
     fn new(endpoint: &Endpoint) -> Self {
         endpoint.eligibility().begin_drain();
-        Held(Some(endpoint.clone()))
+        Held(endpoint.clone())
     }
 
     /// Goes over to the description that the endpoint has now. False: it is not in the set any more.
@@ -93,28 +95,17 @@ impl Held {
         let entry = roster.find_key(key);
         // One that was taken out and put in again has others.
         let Some(entry) = entry.filter(|entry| Arc::ptr_eq(&entry.counters, counters)) else {
-            self.keep();
             return false;
         };
-        if self.0.as_ref() != Some(&entry.endpoint) {
+        if self.0 != entry.endpoint {
             *self = Held::new(&entry.endpoint);
         }
         true
-    }
-
-    /// The endpoint has gone with its veto.
-    fn keep(&mut self) {
-        if let Some(endpoint) = &self.0 {
-            endpoint.eligibility().forbid(Veto::Drain);
-        }
-        *self = Held(None);
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if let Some(endpoint) = &self.0 {
-            endpoint.eligibility().end_drain();
-        }
+        self.0.eligibility().end_drain();
     }
 }

@@ -81,9 +81,9 @@ impl BalanceHandle {
     /// they are picked all the same; calls go to this one only if there is no other, or all are being drained, and not at all
     /// if the rule is one of Ribbon's. A limit of zero waits for nothing; one beyond the end of the clock is none.
     ///
-    /// Dropping the future before the endpoint is removed takes the veto back, and all is as it was. Afterwards the veto
-    /// stays on the [`Endpoint`]: to put it in again, take the veto back, or make a new one of the same description. A
-    /// [source](crate::discover) that goes on naming the endpoint brings it back: have it taken out there while this
+    /// Dropping the future before the endpoint is removed takes the veto back, and all is as it was. When it has ended the
+    /// veto is taken back as well, so that the endpoint can be put in again. Of [`Services`](crate::call::Services) the service
+    /// is kept until it is removed or replaced there. A [source](crate::discover) that goes on naming the endpoint brings it back: have it taken out there while this
     /// waits. An endpoint that has been removed meanwhile is waited for all the same.
     ///
     /// ```
@@ -95,7 +95,7 @@ impl BalanceHandle {
     /// let orders = Endpoints::from(vec![Endpoint::new("http://10.0.0.1")?, Endpoint::new("http://10.0.0.2")?]);
     /// let handle = LoadBalanceLayer::new(orders.clone()).handle();
     /// match handle.drain("http://10.0.0.2", Duration::from_secs(30)).await {
-    ///     Drained::Empty => println!("it can be stopped"),
+    ///     Drained::Empty => println!("it can be stopped, once its last bodies are out"),
     ///     Drained::AttemptsLeft(count) => println!("{count} attempts are still under way"),
     ///     _ => println!("there is none of that name"),
     /// }

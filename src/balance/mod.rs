@@ -89,6 +89,11 @@
 //! a [`CallFailed`](crate::call::CallFailed) with a trail of one attempt, so that the error names the endpoint in any
 //! case.
 //!
+//! **The default classifier takes every answer for a success, a 503 as well.** A server that answers so at once then looks
+//! like the fastest, and is no outlier. Over HTTP say `.classify(StatusPolicy::default())`, as the nest does, or put a
+//! [`StatusErrorClassifier`](crate::classify::StatusErrorClassifier) below. If the compiler then speaks of a missing method,
+//! end the stack with [`.calls::<YourRequest>()`](crate::CallsExt::calls): it says why.
+//!
 //! # Outliers
 //!
 //! Endpoints that fail more than their peers can be [left alone](LoadBalanceLayer::outliers) for a time: after failures in

@@ -33,6 +33,7 @@ use crate::call::ConfigError;
 /// use tower::ServiceBuilder;
 /// use tower_outbound::{
 ///     CallsExt, ServiceBuilderExt,
+///     balance::LoadBalanceLayer,
 ///     breaker::Breaker,
 ///     call::Endpoints,
 ///     classify::StatusPolicy,
@@ -48,7 +49,7 @@ use crate::call::ConfigError;
 ///     .backoff_retry(Backoff::default())
 ///     .status_errors(StatusPolicy::default())
 ///     .idempotent_retry(Idempotent::default())
-///     .load_balance(endpoints)
+///     .layer(LoadBalanceLayer::new(endpoints).classify(StatusPolicy::default()))
 ///     .read_timeout(Duration::from_secs(5))?
 ///     .service(Client::builder().build_http()?)
 ///     .calls::<http::Request<http_body_util::Full<bytes::Bytes>>>();
@@ -162,6 +163,10 @@ pub trait ServiceBuilderExt<L>: sealed::Sealed + Sized {
 
     /// Picks an endpoint for each attempt, by [`Ewma`](crate::balance::Ewma): where an answer is
     /// likely to come soonest.
+    ///
+    /// Every answer is a success to it, a 503 as well. Over HTTP say
+    /// `.layer(LoadBalanceLayer::new(endpoints).classify(StatusPolicy::default()))` in its place, or have
+    /// [`status_errors`](ServiceBuilderExt::status_errors) below it.
     #[cfg(feature = "balance")]
     #[cfg_attr(docsrs, doc(cfg(feature = "balance")))]
     fn load_balance(

@@ -585,3 +585,18 @@ async fn what_is_put_in_by_hand_beside_a_stream_holds_until_the_stream_says_some
     assert_eq!(keys(), ["a"]);
     assert_eq!(*balance.oneshot(get()).await.unwrap().body(), "a");
 }
+
+#[tokio::test(start_paused = true)]
+async fn one_that_was_drained_and_is_put_in_again_is_called_again() {
+    let [a, b] = servers(["a", "b"]);
+    let set = services([&a, &b]);
+    let balance = in_turn(&set);
+    assert_eq!(balance.handle().drain("a", SECOND).await, Drained::Empty);
+    set.insert(endpoint("a"), a.service());
+    let mut went = Vec::new();
+    for _ in 0..4 {
+        went.push(balance.clone().oneshot(get()).await.unwrap().into_body());
+    }
+    went.sort();
+    assert_eq!(went, ["a", "a", "b", "b"]);
+}

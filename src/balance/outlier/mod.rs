@@ -4,11 +4,14 @@
 //! **ejected**: it has the veto [`Veto::Outlier`](crate::call::Veto::Outlier), and no rule picks it for a time. Then
 //! it returns by way of **probes**, which are ordinary calls.
 //!
+//! What is a failure says the classifier, and the default one takes every answer for a success, a 503 as well: over HTTP
+//! say `.classify(StatusPolicy::default())`.
+//!
 //! # When an endpoint is ejected
 //!
 //! | trigger | default | source |
 //! | --- | --- | --- |
-//! | [failures in a row](OutlierEjectionBuilder::consecutive_failures) | 5 | Envoy's `consecutive_5xx` |
+//! | [failures in a row](OutlierEjectionBuilder::consecutive_failures) | 5 | Envoy's `consecutive_5xx`, if the classifier counts those |
 //! | a [success rate](OutlierEjectionBuilder::success_rate) below that of the peers | mean less 1.9 standard deviations, of 5 endpoints with 100 attempts in 10 s | gRPC A50, Envoy |
 //! | a [failure percentage](OutlierEjectionBuilder::failure_percentage) of its own | off; with the [volume](OutlierEjectionBuilder::failure_percentage_volume) of 5 endpoints in the set and 50 attempts in 10 s | gRPC A50, Envoy |
 //!
@@ -77,16 +80,21 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use tower_outbound::{balance::{LoadBalanceLayer, OutlierEjection}, call::Endpoints};
+//! # #[cfg(feature = "classify")]
+//! # fn ejecting() -> Result<(), tower_outbound::call::ConfigError> {
+//! use tower_outbound::{balance::{LoadBalanceLayer, OutlierEjection}, call::Endpoints, classify::StatusPolicy};
 //!
 //! let outliers = OutlierEjection::builder()
 //!     .consecutive_failures(3)
 //!     .ejection_time(Duration::from_secs(10))
 //!     .build()?;
 //! let endpoints = Endpoints::from_list(["http://10.0.0.1", "http://10.0.0.2"])?;
-//! let balance = LoadBalanceLayer::new(endpoints).outliers(outliers);
+//! let balance = LoadBalanceLayer::new(endpoints).classify(StatusPolicy::default()).outliers(outliers);
 //! assert!(balance.handle().endpoints().iter().all(|endpoint| endpoint.ejection().is_none()));
-//! # Ok::<(), tower_outbound::call::ConfigError>(())
+//! # Ok(())
+//! # }
+//! # #[cfg(feature = "classify")]
+//! # ejecting().unwrap();
 //! ```
 
 mod due;

@@ -57,11 +57,15 @@ const MOST_LOOKS: usize = 512;
 /// away from servers that are slow, loaded, silent, or failing:
 ///
 /// - A response time is forgotten within a [second](EwmaBuilder::decay), and peaks are remembered no longer than others.
-/// - A failure counts as a slow answer, so that a server which fails at once does not draw the calls of all others.
+/// - A [failure](super::super#what-is-booked) counts as a slow answer, so that a server which fails at once does not draw the
+///   calls of all others.
 /// - What is held against an endpoint that is asked no more is forgiven after a [while](EwmaBuilder::recovery). It is
 ///   asked by one call then; the next ones wait for how that ends.
 /// - A new endpoint is taken for what its peers are on average, and gets little at [first](EwmaBuilder::slow_start).
 /// - Looking at an endpoint changes nothing, so it does not matter how often it is looked at.
+///
+/// With one call at a time, and servers that are alike, one of them gets nearly all for a second or so. Under load it is even;
+/// for turns take [`RoundRobin`](super::RoundRobin).
 /// - What it expects is divided by the endpoint's [weight](Endpoint::weight): one with a weight of three is taken until its
 ///   answers take three times as long, or as many more attempts are in flight to it. That is its part under load. If
 ///   next to nothing is in flight, the heaviest gets nearly all; to give each its part then as well, take

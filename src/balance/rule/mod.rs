@@ -110,7 +110,8 @@ use crate::call::{Addressed, Affinity, Endpoint, RequestHead};
 /// A rule is shared by all services and clones of a layer and is asked on each attempt: state belongs into atomics, and
 /// what is costly to work out can be kept by the [number](Candidates::id) of the candidates. It sees the
 /// [request](Candidates::request), the [time](Candidates::now), the figures about the endpoints, and [what the call has
-/// tried](Candidate::was_tried). A closure `Fn(&Candidates<'_>) -> usize` is a rule:
+/// tried](Candidate::was_tried). An `Arc` of a rule is one (`Arc<dyn Rule + Send + Sync>`, where it comes out of a
+/// configuration), and so is a closure `Fn(&Candidates<'_>) -> usize` whose argument has its type written out:
 ///
 /// ```
 /// use tower_outbound::balance::{Candidates, LoadBalanceLayer};
@@ -131,10 +132,10 @@ use crate::call::{Addressed, Affinity, Endpoint, RequestHead};
 /// use std::time::Duration;
 /// use tower_outbound::balance::{Candidates, Rule};
 ///
-/// /// Reads go to the fastest, everything else to the first.
-/// struct ReadsSpread;
+/// /// Reads go to the fastest, or to one that was never asked; everything else goes to the first.
+/// struct FastReads;
 ///
-/// impl Rule for ReadsSpread {
+/// impl Rule for FastReads {
 ///     fn pick(&self, candidates: &Candidates<'_>) -> Option<usize> {
 ///         if !candidates.request().is_some_and(|head| head.semantics().is_safe()) {
 ///             return Some(0);
@@ -150,7 +151,8 @@ use crate::call::{Addressed, Affinity, Endpoint, RequestHead};
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no rule of a balancer",
     label = "not a `Rule`",
-    note = "a closure `|candidates: &Candidates<'_>| -> usize` is one; write out the type of its argument"
+    note = "a closure `|candidates: &Candidates<'_>| -> usize` is one; write out the type of its argument",
+    note = "`Arc<dyn Rule + Send + Sync>` is one, a `Box` is none; one that may choose none is a type that implements `Rule`"
 )]
 pub trait Rule {
     /// The index of the one that is to get the attempt. There is at least one candidate; an index beyond the last

@@ -34,6 +34,9 @@ const LEAST_ADMITTED: f32 = 0.01;
 /// them. If none of those may be picked, all calls stay. More may be asked for: a [number](ZoneFirst::at_least) of endpoints,
 /// a [load](ZoneFirst::spill_above) that is not exceeded.
 ///
+/// It knows of trouble by vetoes alone. Without [outliers](super::super::LoadBalanceLayer::outliers), probes or breakers of
+/// endpoints a zone of which all servers are dead keeps all calls, and so do their retries until the call has tried all of it.
+///
 /// It does not know how many callers share the zone: where zones have fewer endpoints for each caller than others, say
 /// what load they can bear. How many have no veto, and what is in flight, is looked at ten times a second. A pick looks
 /// at as many endpoints as the rule within does. Names of zones that differ in upper and lower case alone are one.

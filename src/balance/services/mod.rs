@@ -36,6 +36,19 @@
 //! It is `Clone`, and needs no `Buffer` around it. Services that another part of the program finds come in as a stream, which
 //! is what tower's `Discover` is: see [`Services::from_stream`].
 //!
+//! A service that cannot come back, as the `SendRequest` of a connection of hyper's, is to be replaced when it has ended, by
+//! [`insert`](Services::insert) under the same key: until then it is asked again, and fails. What was found of the endpoint,
+//! an [ejection](super::outlier) for instance, stays; it goes with [`remove`](Services::remove).
+//!
+//! Coming from `tower::balance`:
+//!
+//! | there | here |
+//! | --- | --- |
+//! | `PeakEwmaDiscover`, `PendingRequestsDiscover` around the `Discover` | nothing: the balancer measures |
+//! | `Balance` in a `Buffer` | `BalanceServices::new(Services::from_stream(discover, describe))` |
+//! | waits for ever where none is ready | 1 s, then `NotReady`: [`ready_wait`](BalanceServices::ready_wait) |
+//! | requests of any type | [`any_request`](BalanceServices::any_request) |
+//!
 //! # Which service is called
 //!
 //! Each attempt picks an endpoint, makes a clone of its service, asks that clone for readiness, and calls it: all in the first

@@ -28,6 +28,7 @@ pub struct ByHead {
 #[derive(Debug, Clone, Copy)]
 pub struct AnyRequest(pub(super) ());
 
+#[diagnostic::do_not_recommend]
 impl<Request: Addressed> RequestView<Request> for ByHead {
     #[inline]
     fn shown<'a>(&self, request: &'a Request) -> &'a dyn Addressed {
