@@ -249,9 +249,26 @@ async fn a_server_whose_answers_go_on_for_hours_is_not_taken_for_silent() {
         "{:?}",
         successes()
     );
-    for open in streams {
-        open.give(Verdict::Success);
+    // And yet they are load.
+    let one = |key: &str| one(layer.handle().set(), key);
+    let others = [one("us1"), one("eu2")];
+    others
+        .iter()
+        .for_each(|other| other.eligibility().forbid(Veto::User));
+    for _ in 0..30 {
+        call(true).await.unwrap();
     }
+    others
+        .iter()
+        .for_each(|other| other.eligibility().allow(Veto::User));
+    let before = successes();
+    for _ in 0..100 {
+        call(false).await.unwrap();
+    }
+    assert!(successes()[0] < before[0] + 10, "{before:?} {:?}", successes());
+    drop(streams);
+    all.close();
+    while all.try_recv().is_ok() {}
     assert_eq!(layer.handle().total().in_flight(), 0);
 }
 
@@ -292,13 +309,25 @@ fn under_load_ewma_gives_each_its_part_by_weight_be_it_of_a_subset_or_not() {
 
 #[test]
 fn an_endpoint_of_three_times_the_weight_is_taken_until_it_is_three_times_as_slow() {
-    for (took, expected) in [(25, "us1"), (35, "eu0")] {
-        let set: Endpoints = [endpoint("eu0", 1), endpoint("us1", 3)].into_iter().collect();
+    for (took, expected, is_retry) in [
+        (25, "us1", false),
+        (35, "eu0", false),
+        (25, "us1", true),
+        (35, "eu0", true),
+    ] {
+        let all = [endpoint("eu0", 1), endpoint("us1", 3), endpoint("eu2", 1)];
+        let set: Endpoints = all.into_iter().collect();
+        one(&set, "eu2").eligibility().forbid(Veto::User);
         let clocked = Clocked::new(&set, Ewma::seeded(1));
         let mut now = Duration::ZERO;
+        let mut scope = CallScope::begin();
+        if is_retry {
+            let (at, tried) = (clocked.at(now), one(&set, "eu2"));
+            scope.record(Attempt::new(Some(tried), at, at, AttemptOutcome::Answered));
+        }
         let mut went = BTreeMap::<String, u32>::new();
         for n in 0..300 {
-            let picked = clocked.pick(now);
+            let picked = scope.enter(|| clocked.pick(now));
             let is_heavy = picked.endpoint().key() == "us1";
             // One that has not been asked is taken for what the other is.
             if n == 10 {
