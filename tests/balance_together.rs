@@ -8,7 +8,10 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
+        atomic::{
+            AtomicUsize,
+            Ordering::{Relaxed, SeqCst},
+        },
     },
 };
 
@@ -579,5 +582,55 @@ proptest! {
         }
         let eligible = snapshot.endpoints().iter().filter(|one| one.eligibility().is_eligible()).count();
         prop_assert_eq!(eligible, snapshot.endpoints().len());
+    }
+}
+
+#[test]
+fn in_all_threads_none_that_has_gone_is_picked_and_nothing_is_left_over() {
+    for rule in rules(1).into_iter().take(12) {
+        let set = set(400);
+        let outliers = OutlierEjection::builder().consecutive_failures(2).seeded(1);
+        let picker = Picker::new(set.clone(), rule).outliers(outliers.build().unwrap());
+        // Those below this have gone.
+        let (gone, ended) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            for thread in 0..3_u8 {
+                let (picker, gone, ended) = (picker.clone(), &gone, &ended);
+                scope.spawn(move || {
+                    let mut open = std::collections::VecDeque::new();
+                    for n in 0..1_500_u32 {
+                        let now = start + MS * n;
+                        let before = gone.load(SeqCst);
+                        let request = Request::builder().extension(Affinity::of([n as u8])).body(());
+                        let picked = picker.pick(&request.unwrap(), now).unwrap();
+                        let number: usize = picked.endpoint().key()[2..].parse().unwrap();
+                        assert!(number >= before, "{number} of {before}");
+                        open.push_back(picked);
+                        if open.len() > 10 {
+                            let how = if number % 5 == 0 {
+                                4
+                            } else {
+                                3 + thread % 2 * u8::from(n % 7 == 0)
+                            };
+                            end(open.pop_front().unwrap(), how, now);
+                        }
+                    }
+                    ended.fetch_add(1, SeqCst);
+                });
+            }
+            let mut n = 0;
+            while ended.load(SeqCst) < 3 {
+                set.insert(endpoint(&key(400 + n), 1));
+                set.remove(&key(n));
+                n += 1;
+                gone.store(n, SeqCst);
+                std::thread::yield_now();
+            }
+        });
+        assert_eq!(picker.handle().total().in_flight(), 0);
+        let most = set.len() / 2;
+        let all = picker.handle().endpoints();
+        assert!(all.iter().filter(|one| one.ejection().is_some()).count() <= most);
     }
 }
