@@ -8,7 +8,10 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
+        atomic::{
+            AtomicUsize,
+            Ordering::{Relaxed, SeqCst},
+        },
     },
 };
 
@@ -249,9 +252,26 @@ async fn a_server_whose_answers_go_on_for_hours_is_not_taken_for_silent() {
         "{:?}",
         successes()
     );
-    for open in streams {
-        open.give(Verdict::Success);
+    // And yet they are load.
+    let one = |key: &str| one(layer.handle().set(), key);
+    let others = [one("us1"), one("eu2")];
+    others
+        .iter()
+        .for_each(|other| other.eligibility().forbid(Veto::User));
+    for _ in 0..30 {
+        call(true).await.unwrap();
     }
+    others
+        .iter()
+        .for_each(|other| other.eligibility().allow(Veto::User));
+    let before = successes();
+    for _ in 0..100 {
+        call(false).await.unwrap();
+    }
+    assert!(successes()[0] < before[0] + 10, "{before:?} {:?}", successes());
+    drop(streams);
+    all.close();
+    while all.try_recv().is_ok() {}
     assert_eq!(layer.handle().total().in_flight(), 0);
 }
 
@@ -292,13 +312,25 @@ fn under_load_ewma_gives_each_its_part_by_weight_be_it_of_a_subset_or_not() {
 
 #[test]
 fn an_endpoint_of_three_times_the_weight_is_taken_until_it_is_three_times_as_slow() {
-    for (took, expected) in [(25, "us1"), (35, "eu0")] {
-        let set: Endpoints = [endpoint("eu0", 1), endpoint("us1", 3)].into_iter().collect();
+    for (took, expected, is_retry) in [
+        (25, "us1", false),
+        (35, "eu0", false),
+        (25, "us1", true),
+        (35, "eu0", true),
+    ] {
+        let all = [endpoint("eu0", 1), endpoint("us1", 3), endpoint("eu2", 1)];
+        let set: Endpoints = all.into_iter().collect();
+        one(&set, "eu2").eligibility().forbid(Veto::User);
         let clocked = Clocked::new(&set, Ewma::seeded(1));
         let mut now = Duration::ZERO;
+        let mut scope = CallScope::begin();
+        if is_retry {
+            let (at, tried) = (clocked.at(now), one(&set, "eu2"));
+            scope.record(Attempt::new(Some(tried), at, at, AttemptOutcome::Answered));
+        }
         let mut went = BTreeMap::<String, u32>::new();
         for n in 0..300 {
-            let picked = clocked.pick(now);
+            let picked = scope.enter(|| clocked.pick(now));
             let is_heavy = picked.endpoint().key() == "us1";
             // One that has not been asked is taken for what the other is.
             if n == 10 {
@@ -550,5 +582,55 @@ proptest! {
         }
         let eligible = snapshot.endpoints().iter().filter(|one| one.eligibility().is_eligible()).count();
         prop_assert_eq!(eligible, snapshot.endpoints().len());
+    }
+}
+
+#[test]
+fn in_all_threads_none_that_has_gone_is_picked_and_nothing_is_left_over() {
+    for rule in rules(1).into_iter().take(12) {
+        let set = set(400);
+        let outliers = OutlierEjection::builder().consecutive_failures(2).seeded(1);
+        let picker = Picker::new(set.clone(), rule).outliers(outliers.build().unwrap());
+        // Those below this have gone.
+        let (gone, ended) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            for thread in 0..3_u8 {
+                let (picker, gone, ended) = (picker.clone(), &gone, &ended);
+                scope.spawn(move || {
+                    let mut open = std::collections::VecDeque::new();
+                    for n in 0..1_500_u32 {
+                        let now = start + MS * n;
+                        let before = gone.load(SeqCst);
+                        let request = Request::builder().extension(Affinity::of([n as u8])).body(());
+                        let picked = picker.pick(&request.unwrap(), now).unwrap();
+                        let number: usize = picked.endpoint().key()[2..].parse().unwrap();
+                        assert!(number >= before, "{number} of {before}");
+                        open.push_back(picked);
+                        if open.len() > 10 {
+                            let how = if number % 5 == 0 {
+                                4
+                            } else {
+                                3 + thread % 2 * u8::from(n % 7 == 0)
+                            };
+                            end(open.pop_front().unwrap(), how, now);
+                        }
+                    }
+                    ended.fetch_add(1, SeqCst);
+                });
+            }
+            let mut n = 0;
+            while ended.load(SeqCst) < 3 {
+                set.insert(endpoint(&key(400 + n), 1));
+                set.remove(&key(n));
+                n += 1;
+                gone.store(n, SeqCst);
+                std::thread::yield_now();
+            }
+        });
+        assert_eq!(picker.handle().total().in_flight(), 0);
+        let most = set.len() / 2;
+        let all = picker.handle().endpoints();
+        assert!(all.iter().filter(|one| one.ejection().is_some()).count() <= most);
     }
 }

@@ -531,6 +531,46 @@ async fn the_veto_stands_as_soon_as_the_circuit_opens_and_goes_as_soon_as_it_clo
     assert!(a.eligibility().is_eligible());
 }
 
+/// There are so many that not all are looked at when one is due.
+#[tokio::test(start_paused = true)]
+async fn a_circuit_that_is_open_follows_its_endpoint_to_another_address_and_gets_its_probe_there() {
+    for number in 0..8 {
+        let fleet = Fleet::new();
+        for other in 0..100 {
+            fleet
+                .endpoints
+                .insert(Endpoint::new(format!("other{other}:1")).unwrap());
+        }
+        fleet.set_down("a", true);
+        fleet.calls(300).await;
+        assert_eq!(fleet.state(0), CircuitState::Open);
+        let key = fleet.endpoints.snapshot().endpoints()[0].key().to_owned();
+        let host = format!("moved{number}");
+        let moved = Endpoint::builder(format!("{host}:1")).key(key).build().unwrap();
+        fleet.endpoints.insert(moved.clone());
+        assert!(moved.eligibility().is_forbidden_by(Veto::Breaker));
+        let (sent, _) = fleet.calls(300).await;
+        assert_eq!(sent.get(&host), None);
+        advance(SLEEP).await;
+        let (sent, _) = fleet.calls(300).await;
+        assert!(sent.get(&host) > Some(&1), "it is well: {:?}", sent.get(&host));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn endpoints_that_differ_in_their_scheme_have_circuits_of_their_own() {
+    let endpoints = Endpoints::from_list(["http://down:1", "https://down:1"]).unwrap();
+    let breakers = EndpointBreakers::new(endpoints, each()).unwrap();
+    let layer = EndpointBreakerLayer::new(breakers.clone());
+    let mut service = layer.layer(answering("host"));
+    for _ in 0..2 {
+        let request = Request::get("https://down:1/").body(()).unwrap();
+        service.ready().await.unwrap().call(request).await.unwrap_err();
+    }
+    let states: Vec<CircuitState> = breakers.states().into_iter().map(|(_, state)| state).collect();
+    assert_eq!(states, [CircuitState::Closed, CircuitState::Open]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_call_that_outlives_its_endpoint_leaves_no_veto() {
     let fleet = Fleet::new();

@@ -76,8 +76,8 @@ const MOST_LOOKS: usize = 512;
 /// Where many clients call many servers, each client sends a server few calls, and knows little of it. So of a set with
 /// more than 20 endpoints only a part is drawn from: 20, or two for each attempt that is in flight on average, if that is
 /// more, or all, if it would be two thirds of them. The part is looked at once a second; it grows at once, and shrinks
-/// when half of it would do. An endpoint with a [veto](crate::call::Veto) does not count as one of them; once a quarter
-/// of the part has one, others take their place. Which they are is determined by a seed and the keys of the endpoints
+/// when less than half of it would do. An endpoint with a [veto](crate::call::Veto) does not count as one of them; once
+/// more than a quarter of the part has one, others take their place. Which they are is determined by a seed and the keys of the endpoints
 /// (rendezvous hashing): when the set has changed, the part changes by no more than that, within a second, and a larger
 /// part holds the smaller one. The seed is drawn, so that clients have different parts; about ten clients for each server, or as much
 /// traffic as the rule for the size asks for, keep servers evenly loaded. If a few clients with little traffic share a
