@@ -63,13 +63,14 @@ const MOST_LOOKS: usize = 512;
 ///   asked by one call then; the next ones wait for how that ends.
 /// - A new endpoint is taken for what its peers are on average, and gets little at [first](EwmaBuilder::slow_start).
 /// - Looking at an endpoint changes nothing, so it does not matter how often it is looked at.
-///
-/// With one call at a time, and servers that are alike, one of them gets nearly all for a second or so. Under load it is even;
-/// for turns take [`RoundRobin`](super::RoundRobin).
 /// - What it expects is divided by the endpoint's [weight](Endpoint::weight): one with a weight of three is taken until its
 ///   answers take three times as long, or as many more attempts are in flight to it. That is its part under load. If
 ///   next to nothing is in flight, the heaviest gets nearly all; to give each its part then as well, take
 ///   [`WeightedRoundRobin`](super::WeightedRoundRobin).
+///
+/// With one call at a time, and servers that are alike, one of them gets nearly all for a second or so. Under load it is even;
+/// for turns take [`RoundRobin`](super::RoundRobin). One rule belongs to one layer: shared by two over different sets, in an
+/// `Arc`, it makes its subset anew at nearly every pick.
 ///
 /// # Subset
 ///
@@ -77,11 +78,11 @@ const MOST_LOOKS: usize = 512;
 /// more than 20 endpoints only a part is drawn from: 20, or two for each attempt that is in flight on average, if that is
 /// more, or all, if it would be two thirds of them. The part is looked at once a second; it grows at once, and shrinks
 /// when less than half of it would do. An endpoint with a [veto](crate::call::Veto) does not count as one of them; once
-/// more than a quarter of the part has one, others take their place. Which they are is determined by a seed and the keys of the endpoints
-/// (rendezvous hashing): when the set has changed, the part changes by no more than that, within a second, and a larger
-/// part holds the smaller one. The seed is drawn, so that clients have different parts; about ten clients for each server, or as much
-/// traffic as the rule for the size asks for, keep servers evenly loaded. If a few clients with little traffic share a
-/// large set, and must reach all of it, take the [whole set](EwmaBuilder::whole_set).
+/// more than a quarter of the part has one, others take their place. Which they are is determined by a seed and the keys of
+/// the endpoints (rendezvous hashing): when the set has changed, the part changes by no more than that, within a second, and
+/// a larger part holds the smaller one. The seed is drawn, so that clients have different parts; about ten clients for each
+/// server, or as much traffic as the rule for the size asks for, keep servers evenly loaded. If a few clients with little
+/// traffic share a large set, and must reach all of it, take the [whole set](EwmaBuilder::whole_set).
 ///
 /// # How good that is
 ///
