@@ -46,6 +46,7 @@ use tower::{ServiceBuilder, ServiceExt, util::BoxCloneSyncService};
 use tower_outbound::{
     balance::{Ewma, LoadBalanceLayer, RoundRobin, Rule},
     call::{BoxError, Endpoint, Endpoints, NotRetried, RetryBudget, Trail},
+    collect::{CollectBodyLayer, CollectedBody},
     nest::client::Client,
     retry::{Idempotent, IdempotentRetryLayer},
     timeout::{ReadBody, ReadTimeoutLayer},
@@ -252,7 +253,8 @@ impl Drop for Server {
     }
 }
 
-type Stack = BoxCloneSyncService<Request<Full<Bytes>>, Response<ReadBody<Incoming>>, BoxError>;
+type Answer = Response<CollectedBody<ReadBody<Incoming>>>;
+type Stack = BoxCloneSyncService<Request<Full<Bytes>>, Answer, BoxError>;
 
 /// What callers have seen.
 #[derive(Default)]
@@ -385,6 +387,8 @@ fn kill_each_in_turn<R: Rule + Send + Sync + 'static>(
     let stack = ServiceBuilder::new()
         .layer(retry)
         .layer(balance)
+        // A server can be killed between the head of its answer and the body: to be whole is a part of the attempt.
+        .layer(CollectBodyLayer::new())
         .layer(ReadTimeoutLayer::new(Duration::from_secs(5)).unwrap())
         .service(client.build_http().unwrap());
     let load = Load::start(runtime, &Stack::new(stack));

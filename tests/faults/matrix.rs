@@ -67,7 +67,12 @@ pub fn check(transport: &Transport) {
                 transport: transport.clone(),
                 protocol,
             };
-            let outcome = run(context.run(case));
+            let mut outcome = run(context.run(case));
+            // Which of its two errors a socket has after a reset depends on whether something was written meanwhile, as a
+            // client of HTTP/2 does by itself, and on a busy machine may do late.
+            if case == "the connection is reset after the request" && outcome.contains("BrokenPipe") {
+                outcome = run(context.run(case));
+            }
             if outcome.starts_with(&expected.replace('`', "")) {
                 continue;
             }
