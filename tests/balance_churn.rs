@@ -1,7 +1,9 @@
 //! Ten thousand endpoints, of which 2,500 go and 2,500 others come each second, and the calls to them meanwhile.
 //!
 //! Each test makes a part of a million calls, and one change for every 40 of them: at 200,000 calls a second these are
-//! 5,000 changes. `CHURN_CALLS=1000000` makes all, in 44 s for the six tests in a debug build; they pass as well.
+//! 5,000 changes. `CHURN_CALLS=1000000` makes all, in 40 s in a debug build. What is promised of calls holds there as well. The
+//! three tests that count bytes fail there: they end 0.1 to 0.5 MB above the start. That is a level, not a growth: 466, 510
+//! and 380 KB after one, two and four million calls.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::{

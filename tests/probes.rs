@@ -72,6 +72,15 @@ fn each_second() -> ActiveProbesBuilder {
         .timeout(SECOND / 2)
 }
 
+/// From one failure on they are vetoed.
+fn ask_each_second(endpoints: &Endpoints, log: &Log) {
+    each_second()
+        .failures(1)
+        .build()
+        .unwrap()
+        .attach(endpoints, log.probe());
+}
+
 fn is_vetoed(endpoints: &Endpoints, key: &str) -> bool {
     let snapshot = endpoints.snapshot();
     let mut all = snapshot.endpoints().iter();
@@ -187,11 +196,7 @@ async fn a_row_of_failures_forbids_an_endpoint_and_a_row_of_successes_allows_it(
 #[tokio::test(start_paused = true)]
 async fn when_all_have_failed_their_probes_all_are_picked() {
     let (endpoints, log) = (set(["a", "b"]), Log::new());
-    each_second()
-        .failures(1)
-        .build()
-        .unwrap()
-        .attach(&endpoints, log.probe());
+    ask_each_second(&endpoints, &log);
     log.ill(&["a", "b"]);
     let stack = balancer(&endpoints);
     call(&stack).await;
@@ -441,11 +446,7 @@ async fn the_last_handle_of_the_set_may_be_dropped_by_its_probe() {
 #[tokio::test(start_paused = true)]
 async fn an_endpoint_that_comes_is_picked_at_once_and_asked_soon_and_one_that_goes_is_not_asked_any_more() {
     let (endpoints, log) = (set(["a", "b"]), Log::new());
-    each_second()
-        .failures(1)
-        .build()
-        .unwrap()
-        .attach(&endpoints, log.probe());
+    ask_each_second(&endpoints, &log);
     log.ill(&["a", "new"]);
     let stack = balancer(&endpoints);
     call(&stack).await;
@@ -474,11 +475,7 @@ async fn an_endpoint_that_comes_is_picked_at_once_and_asked_soon_and_one_that_go
 #[tokio::test(start_paused = true)]
 async fn another_description_of_a_server_keeps_what_is_known_of_it_and_another_address_does_not() {
     let (endpoints, log) = (set(["a", "b"]), Log::new());
-    each_second()
-        .failures(1)
-        .build()
-        .unwrap()
-        .attach(&endpoints, log.probe());
+    ask_each_second(&endpoints, &log);
     log.ill(&["a"]);
     let stack = balancer(&endpoints);
     call(&stack).await;
@@ -539,11 +536,7 @@ async fn a_probe_of_an_endpoint_that_goes_is_dropped_and_frees_its_place() {
 #[tokio::test(start_paused = true)]
 async fn one_task_starts_at_the_first_call_and_ends_with_the_last_handle_and_its_vetoes_go() {
     let (endpoints, log) = (set(["a", "b"]), Log::new());
-    each_second()
-        .failures(1)
-        .build()
-        .unwrap()
-        .attach(&endpoints, log.probe());
+    ask_each_second(&endpoints, &log);
     log.ill(&["a"]);
     let a = endpoints.snapshot().endpoints()[0].clone();
     let stack = balancer(&endpoints);

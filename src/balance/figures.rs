@@ -529,16 +529,18 @@ impl InFlight {
 mod tests {
     use super::*;
 
+    fn begin(endpoint: &Endpoint, counters: &Arc<Counters>, epoch: &Epoch) -> InFlight {
+        let now = epoch.moment(Instant::now());
+        counters.count_from(epoch, now);
+        InFlight::begin(endpoint, counters, now, 1.0, false)
+    }
+
     #[test]
     fn each_way_of_ending_is_counted_once_and_leaves_nothing_in_flight() {
         let endpoint = Endpoint::new("http://a").unwrap();
         let counters = Arc::new(Counters::default());
         let epoch = Epoch::default();
-        let begin = || {
-            let now = epoch.moment(Instant::now());
-            counters.count_from(&epoch, now);
-            InFlight::begin(&endpoint, &counters, now, 1.0, false)
-        };
+        let begin = || begin(&endpoint, &counters, &epoch);
         let open = [begin(), begin()];
         assert_eq!(counters.in_flight(), 2);
         for verdict in [Verdict::Success, Verdict::Failure, Verdict::Ignored] {
@@ -563,11 +565,7 @@ mod tests {
         let endpoint = Endpoint::new("http://a").unwrap();
         let counters = Arc::new(Counters::default());
         let epoch = Epoch::default();
-        let begin = || {
-            let now = epoch.moment(Instant::now());
-            counters.count_from(&epoch, now);
-            InFlight::begin(&endpoint, &counters, now, 1.0, false)
-        };
+        let begin = || begin(&endpoint, &counters, &epoch);
         let (one, two) = (begin(), begin());
         let watch = counters.await_last();
         let mut ended = tokio_test::task::spawn(watch.ended());

@@ -112,6 +112,7 @@
 //! | [`when_empty`](LoadBalanceLayer::when_empty) | [`FailAtOnce`](WhenEmpty::FailAtOnce) | |
 //! | [`first_wait`](LoadBalanceLayer::first_wait) | 1 s | |
 
+mod demand;
 mod drain;
 mod figures;
 mod future;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::{
+    demand::Demand,
     figures::Moment,
     outlier::Ticket,
     roster::{Entry, Pool, Roster},
@@ -12,7 +13,7 @@ use super::{
     scarce::SMALL,
     stats::RibbonStats,
 };
-use crate::call::{Addressed, Endpoint, Veto, scope};
+use crate::call::{Addressed, Endpoint, scope};
 
 /// What the call says about its next attempt, read at one look.
 pub(super) struct Asked {
@@ -142,15 +143,11 @@ fn choose<R: Rule + ?Sized>(rule: &R, all: &Candidates<'_>, tried: Tried<'_>, no
     if all
         .roster()
         .get(first)
-        .is_some_and(|entry| can_be_had(entry, tried))
+        .is_some_and(|entry| Demand::CanBeHad.is_met(entry, tried))
     {
         return Some(first);
     }
     choose_again(rule, all, tried, now, first)
-}
-
-fn can_be_had(entry: &Entry, tried: Tried<'_>) -> bool {
-    entry.endpoint.eligibility().is_eligible() && !tried.contains(&entry.endpoint)
 }
 
 /// The first one that it has chosen cannot be had.
@@ -163,7 +160,7 @@ fn choose_again<R: Rule + ?Sized>(
     first: usize,
 ) -> Option<usize> {
     let (roster, n) = (all.roster(), all.len());
-    let can_be_had = |entry: &Entry| can_be_had(entry, tried);
+    let can_be_had = |entry: &Entry| Demand::CanBeHad.is_met(entry, tried);
     // Where none can be had the turn that was taken is not lost.
     if n <= SMALL && !roster.iter().any(can_be_had) {
         return among_some(rule, all, tried, Some(first));
@@ -201,34 +198,22 @@ fn among_few<R: Rule + ?Sized>(
 ) -> Option<usize> {
     let roster = all.roster();
     // Where all have a veto nearly every one will do.
-    let (some, asks) = match few {
-        [] => (*all, ASKS),
-        few => (all.at(few), few.len()),
-    };
-    let will_do = |entry: &Entry| match few {
-        [] => stays(entry) && !tried.contains(&entry.endpoint),
-        _ => can_be_had(entry, tried),
+    let (some, asks, demand) = match few {
+        [] => (*all, ASKS, Demand::StaysUntried),
+        few => (all.at(few), few.len(), Demand::CanBeHad),
     };
     for _ in 0..asks {
         let place = place(rule, &some)?;
-        if roster.get(place).is_some_and(will_do) {
+        if roster.get(place).is_some_and(|entry| demand.is_met(entry, tried)) {
             return Some(place);
         }
     }
-    let entries = few.iter().filter_map(|&place| roster.get(place));
-    if !few.is_empty()
-        && !entries
-            .into_iter()
-            .any(|entry| entry.endpoint.eligibility().is_eligible())
-    {
+    let mut entries = few.iter().filter_map(|&place| roster.get(place));
+    let is_one_left = entries.any(|entry| Demand::NoVeto.is_met(entry, tried));
+    if !few.is_empty() && !is_one_left {
         roster.forget_few();
     }
     among_some(rule, all, tried, None)
-}
-
-/// One that is being taken out of service comes last.
-fn stays(entry: &Entry) -> bool {
-    !entry.endpoint.eligibility().is_forbidden_by(Veto::Drain)
 }
 
 /// `first`: what the rule has said already, if that turn is not to be lost.
@@ -239,13 +224,11 @@ fn among_some<R: Rule + ?Sized>(
     tried: Tried<'_>,
     mut first: Option<usize>,
 ) -> Option<usize> {
-    let eligible = |entry: &Entry| entry.endpoint.eligibility().is_eligible();
-    let untried = |entry: &Entry| !tried.contains(&entry.endpoint);
-    let both = |entry: &Entry| eligible(entry) && untried(entry);
-    // Whoever gave the other vetoes may be wrong.
-    let stays_untried = |entry: &Entry| stays(entry) && untried(entry);
-    let wanted: [&dyn Fn(&Entry) -> bool; 5] = [&both, &eligible, &stays_untried, &stays, &untried];
-    for (level, wanted) in wanted.into_iter().enumerate() {
+    for demand in std::iter::once(Demand::CanBeHad).chain(Demand::IN_TURN) {
+        if demand == Demand::Nothing {
+            break;
+        }
+        let wanted = |entry: &Entry| demand.is_met(entry, tried);
         let entries = all.roster().iter().enumerate();
         let places: Vec<usize> = entries
             .filter_map(|(place, entry)| wanted(entry).then_some(place))
@@ -256,7 +239,7 @@ fn among_some<R: Rule + ?Sized>(
         // For the first one that was done above. A rotation that has gone round in vain would, if it were asked once
         // among some, always be at the same of them.
         let asks = match all.len() {
-            _ if level == 0 => 0,
+            _ if demand == Demand::CanBeHad => 0,
             n if n <= SMALL => n,
             _ => ASKS,
         };

@@ -566,17 +566,17 @@ impl Links {
 struct Draft<'a> {
     links: &'a [Link],
     /// What became of each of these, and then what has come behind the last.
-    parts: Vec<Part<'a>>,
+    pieces: Vec<Piece<'a>>,
 }
 
 #[derive(Default)]
-struct Part<'a> {
+struct Piece<'a> {
     /// As it was; none, if it has been opened.
     link: Option<&'a Link>,
     entries: Vec<Entry>,
 }
 
-impl Part<'_> {
+impl Piece<'_> {
     fn len(&self) -> usize {
         self.link.map_or(self.entries.len(), |link| link.chunk.len())
     }
@@ -593,29 +593,29 @@ impl Part<'_> {
 
 impl<'a> Draft<'a> {
     fn new(links: &'a [Link]) -> Self {
-        let part = |link| Part {
+        let piece = |link| Piece {
             link: Some(link),
             entries: Vec::new(),
         };
         Draft {
             links,
-            parts: links.iter().map(part).collect(),
+            pieces: links.iter().map(piece).collect(),
         }
     }
 
     /// Puts it behind all others. Its number is above theirs.
     fn append(&mut self, entry: Entry) {
-        if self.parts.last().is_none_or(|last| last.len() >= MOST) {
-            self.parts.push(Part::default());
+        if self.pieces.last().is_none_or(|last| last.len() >= MOST) {
+            self.pieces.push(Piece::default());
         }
-        if let Some(last) = self.parts.last_mut() {
+        if let Some(last) = self.pieces.last_mut() {
             last.open().push(entry);
         }
     }
 
     fn find(&mut self, number: u64) -> Option<(&mut Vec<Entry>, usize)> {
         let after = self.links.partition_point(|link| link.first <= number);
-        let (old, new) = self.parts.split_at_mut_checked(self.links.len())?;
+        let (old, new) = self.pieces.split_at_mut_checked(self.links.len())?;
         let old = after.checked_sub(1).and_then(|index| old.get_mut(index));
         old.into_iter().chain(new).find_map(|part| {
             let entries = part.open();
@@ -636,10 +636,10 @@ impl<'a> Draft<'a> {
 
     fn into_links(self) -> Links {
         let mut links = Links::default();
-        links.links.reserve_exact(self.parts.len());
+        links.links.reserve_exact(self.pieces.len());
         // What is too little for a chunk goes to the next.
         let mut little = Vec::new();
-        for mut part in self.parts {
+        for mut part in self.pieces {
             match part.link {
                 Some(link) if little.is_empty() => links.push(link.first, link.chunk.clone()),
                 _ if little.is_empty() => little = mem::take(part.open()),

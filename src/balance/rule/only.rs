@@ -5,9 +5,10 @@ use std::fmt;
 use tokio::time::Duration;
 
 use super::{
+    super::demand::Demand,
     Candidate, Candidates, Rule,
     memo::Memo,
-    part::{Asked, Choice, Part, Standing, pick, pick_of},
+    part::{Choice, Part, Standing, pick, pick_of},
 };
 use crate::call::{ConfigError, Endpoint, config};
 
@@ -174,9 +175,9 @@ impl<R: Rule> Only<R> {
     #[cold]
     fn make_do(&self, parts: &Parts, candidates: &Candidates<'_>) -> Option<usize> {
         let tiers = || self.tiers.iter().zip(parts);
-        Asked::IN_TURN
+        Demand::IN_TURN
             .into_iter()
-            .find_map(|asked| tiers().find_map(|tier| self.choose_all_the_same(asked, tier, candidates)))
+            .find_map(|demand| tiers().find_map(|tier| self.choose_all_the_same(demand, tier, candidates)))
     }
 
     #[inline]
@@ -203,16 +204,16 @@ impl<R: Rule> Only<R> {
 
     fn choose_all_the_same(
         &self,
-        asked: Asked,
+        demand: Demand,
         (wanted, part): (&Wanted, &Option<Part>),
         candidates: &Candidates<'_>,
     ) -> Option<usize> {
         match (wanted, part) {
-            (_, Some(part)) => part.pick_of(&self.rule, candidates, asked),
+            (_, Some(part)) => part.pick_of(&self.rule, candidates, demand),
             (Wanted::Candidate(wanted), None) => {
-                pick_of(&self.rule, candidates, 1, |one| asked.of(one) && wanted(one))
+                pick_of(&self.rule, candidates, 1, |one| one.meets(demand) && wanted(one))
             }
-            (_, None) => pick_of(&self.rule, candidates, 1, |one| asked.of(one)),
+            (_, None) => pick_of(&self.rule, candidates, 1, |one| one.meets(demand)),
         }
     }
 }

@@ -7,8 +7,10 @@ use std::sync::atomic::{
 
 use tokio::time::{Duration, Instant};
 
-use super::{super::roster::Seat, Candidate, Candidates, Rule, Shown, steady};
-use crate::call::Veto;
+use super::{
+    super::{demand::Demand, roster::Seat},
+    Candidate, Candidates, Rule, Shown, steady,
+};
 
 /// So many times a rule is asked whether it can name one that can be had.
 const ASKS: usize = 8;
@@ -31,17 +33,6 @@ pub(super) struct Part {
     indexes: Option<Box<[usize]>>,
     look: Due,
     eligible: AtomicUsize,
-}
-
-/// What a candidate is asked for when none has both.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Asked {
-    NoVeto,
-    /// It is not being taken out of service.
-    StaysUntried,
-    Stays,
-    Untried,
-    Nothing,
 }
 
 impl Part {
@@ -161,14 +152,14 @@ impl Part {
         })
     }
 
-    /// The one that the rule chooses of the members that are as asked.
+    /// The one that the rule chooses of the members that meet the demand.
     pub(super) fn pick_of<R: Rule>(
         &self,
         rule: &R,
         candidates: &Candidates<'_>,
-        asked: Asked,
+        demand: Demand,
     ) -> Option<usize> {
-        let member = pick_of(rule, &self.shown(candidates), 1, |one| asked.of(one))?;
+        let member = pick_of(rule, &self.shown(candidates), 1, |one| one.meets(demand))?;
         self.index(member, candidates)
     }
 }
@@ -201,8 +192,8 @@ impl Standing {
         ) {
             (true, false) => Standing::CanBeHad,
             (true, true) => Standing::Tried,
-            (false, false) if stays(candidate) => Standing::VetoedUntried,
-            (false, true) if stays(candidate) => Standing::Vetoed,
+            (false, false) if candidate.meets(Demand::Stays) => Standing::VetoedUntried,
+            (false, true) if candidate.meets(Demand::Stays) => Standing::Vetoed,
             (false, false) => Standing::DrainedUntried,
             (false, true) => Standing::Drained,
         }
@@ -350,30 +341,10 @@ impl Few {
     }
 }
 
-impl Asked {
-    /// First those without a veto; if all have one, vetoes count for nothing, but those on what is being taken out of
-    /// service.
-    pub(super) const IN_TURN: [Asked; 5] = [
-        Asked::NoVeto,
-        Asked::StaysUntried,
-        Asked::Stays,
-        Asked::Untried,
-        Asked::Nothing,
-    ];
-
-    pub(super) fn of(self, candidate: &Candidate<'_>) -> bool {
-        match self {
-            Asked::NoVeto => candidate.endpoint().eligibility().is_eligible(),
-            Asked::StaysUntried => stays(candidate) && !candidate.was_tried(),
-            Asked::Stays => stays(candidate),
-            Asked::Untried => !candidate.was_tried(),
-            Asked::Nothing => true,
-        }
+impl Candidate<'_> {
+    pub(super) fn meets(&self, demand: Demand) -> bool {
+        demand.is_met(self.entry, self.tried)
     }
-}
-
-fn stays(candidate: &Candidate<'_>) -> bool {
-    !candidate.endpoint().eligibility().is_forbidden_by(Veto::Drain)
 }
 
 /// When something is looked at again, by one of those who come then.

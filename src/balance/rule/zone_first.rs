@@ -11,10 +11,11 @@ use std::{
 use tokio::time::{Duration, Instant};
 
 use super::{
+    super::demand::Demand,
     Candidates, Rule,
     dice::Dice,
     memo::Memo,
-    part::{Asked, Choice, Due, Part, count, pick, pick_of},
+    part::{Choice, Due, Part, count, pick, pick_of},
 };
 use crate::call::{ConfigError, config};
 
@@ -174,8 +175,8 @@ impl<R: Rule> ZoneFirst<R> {
         if choice.is_some() || self.rule.chooses_alone() {
             return choice;
         }
-        let mut all = Asked::IN_TURN.into_iter();
-        all.find_map(|asked| pick_of(&self.rule, candidates, 1, |one| asked.of(one)))
+        let mut all = Demand::IN_TURN.into_iter();
+        all.find_map(|demand| pick_of(&self.rule, candidates, 1, |one| one.meets(demand)))
     }
 
     /// None is without a veto and untried.
@@ -184,9 +185,9 @@ impl<R: Rule> ZoneFirst<R> {
         if self.rule.chooses_alone() {
             return None;
         }
-        let of = |asked: Asked, part: &Part| part.pick_of(&self.rule, candidates, asked);
-        let mut all = Asked::IN_TURN.into_iter();
-        all.find_map(|asked| of(asked, &zones.own).or_else(|| of(asked, &zones.others)))
+        let of = |demand: Demand, part: &Part| part.pick_of(&self.rule, candidates, demand);
+        let mut all = Demand::IN_TURN.into_iter();
+        all.find_map(|demand| of(demand, &zones.own).or_else(|| of(demand, &zones.others)))
     }
 
     /// All that were sorted before may have gone.

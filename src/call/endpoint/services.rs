@@ -81,7 +81,7 @@ struct Members {
 static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 
 /// Where the service of an endpoint is kept: attached to the endpoint, so that whoever has picked it has the service.
-struct Seat<S> {
+struct Slot<S> {
     /// The set that the endpoint belongs to.
     set: u64,
     /// None: the endpoint is not in the set.
@@ -108,7 +108,7 @@ pub(crate) enum NotNow {
     Failed,
 }
 
-impl<S> Seat<S> {
+impl<S> Slot<S> {
     /// What was there before.
     fn put(&self, service: Option<Arc<S>>) -> Option<Arc<S>> {
         let before = self.service.swap(service);
@@ -191,9 +191,9 @@ impl<S: 'static> Services<S> {
     where
         S: Clone,
     {
-        let seat = endpoint.attached::<Seat<S>>()?;
-        let version = seat.version.load(Acquire);
-        let service = seat.service.load();
+        let slot = endpoint.attached::<Slot<S>>()?;
+        let version = slot.version.load(Acquire);
+        let service = slot.service.load();
         Some(Lent {
             service: S::clone(service.as_ref()?),
             version,
@@ -202,16 +202,16 @@ impl<S: 'static> Services<S> {
 
     /// Is this still a clone of the one that goes to this endpoint?
     pub(crate) fn is_current(&self, endpoint: &Endpoint, lent: &Lent<S>) -> bool {
-        let seat = endpoint.attached::<Seat<S>>();
-        seat.is_some_and(|seat| seat.version.load(Acquire) == lent.version)
+        let slot = endpoint.attached::<Slot<S>>();
+        slot.is_some_and(|slot| slot.version.load(Acquire) == lent.version)
     }
 
     /// It was asked and is ready.
     #[inline]
     pub(crate) fn is_ready(&self, endpoint: &Endpoint) {
-        if let Some(seat) = endpoint.attached::<Seat<S>>() {
-            if seat.strikes.load(Relaxed) != 0 {
-                self.0.well_again(endpoint, seat);
+        if let Some(slot) = endpoint.attached::<Slot<S>>() {
+            if slot.strikes.load(Relaxed) != 0 {
+                self.0.well_again(endpoint, slot);
             }
         }
     }
@@ -219,8 +219,8 @@ impl<S: 'static> Services<S> {
     /// It was asked and is not ready: for a while it is asked only where no other is left.
     #[cold]
     pub(crate) fn is_not_ready(&self, endpoint: &Endpoint, how: NotNow, now: Instant) {
-        if let Some(seat) = endpoint.attached::<Seat<S>>() {
-            self.0.resting.rest(endpoint, &seat.strikes, how, now);
+        if let Some(slot) = endpoint.attached::<Slot<S>>() {
+            self.0.resting.rest(endpoint, &slot.strikes, how, now);
         }
     }
 
@@ -246,7 +246,7 @@ impl<S> Shared<S> {
             endpoints,
             members: Mutex::default(),
             resting: Resting::default(),
-            empty: |endpoint| endpoint.attached::<Seat<S>>()?.put(None),
+            empty: |endpoint| endpoint.attached::<Slot<S>>()?.put(None),
         }
     }
 
@@ -256,8 +256,8 @@ impl<S> Shared<S> {
     }
 
     #[cold]
-    fn well_again(&self, endpoint: &Endpoint, seat: &Seat<S>) {
-        seat.strikes.store(0, Relaxed);
+    fn well_again(&self, endpoint: &Endpoint, slot: &Slot<S>) {
+        slot.strikes.store(0, Relaxed);
         self.resting.forget(endpoint);
     }
 }
@@ -291,7 +291,7 @@ impl<S: Send + Sync + 'static> Shared<S> {
         gone: &mut Gone<S>,
     ) -> Endpoint {
         let before = members.by_key.get(endpoint.key());
-        let now = self.seat(before, endpoint, service, gone);
+        let now = self.slot(before, endpoint, service, gone);
         if before != Some(&now) {
             let before = members.by_key.insert(now.key().into(), now.clone());
             gone.endpoints.extend(before);
@@ -322,7 +322,7 @@ impl<S: Send + Sync + 'static> Shared<S> {
     }
 
     /// Gives the service its place: with the endpoint that was there before, if that is described as this one is.
-    fn seat(
+    fn slot(
         &self,
         before: Option<&Endpoint>,
         endpoint: Endpoint,
@@ -333,31 +333,31 @@ impl<S: Send + Sync + 'static> Shared<S> {
             .filter(|before| before.describes_the_same(&endpoint))
             .cloned()
             .unwrap_or(endpoint);
-        let new = || Seat::<S> {
+        let new = || Slot::<S> {
             set: self.id,
             service: ArcSwapOption::empty(),
             version: AtomicU64::new(0),
             strikes: AtomicU32::new(0),
         };
         endpoint.attach(new);
-        let seat = endpoint.attached::<Seat<S>>();
-        let endpoint = if seat.is_some_and(|seat| seat.set == self.id) {
+        let slot = endpoint.attached::<Slot<S>>();
+        let endpoint = if slot.is_some_and(|slot| slot.set == self.id) {
             endpoint
         } else {
             let copy = endpoint.copy();
             copy.attach(new);
             copy
         };
-        if let Some(seat) = endpoint.attached::<Seat<S>>() {
-            let same = seat
+        if let Some(slot) = endpoint.attached::<Slot<S>>() {
+            let same = slot
                 .service
                 .load()
                 .as_ref()
                 .is_some_and(|before| Arc::ptr_eq(before, &service));
             if !same {
                 gone.stirred |= before == Some(&endpoint);
-                gone.services.extend(seat.put(Some(service)));
-                self.well_again(&endpoint, seat);
+                gone.services.extend(slot.put(Some(service)));
+                self.well_again(&endpoint, slot);
             }
         }
         endpoint
@@ -370,9 +370,9 @@ impl<S: Send + Sync + 'static> Shared<S> {
             if members.by_key.get(endpoint.key()) == Some(&endpoint) {
                 continue;
             }
-            if let Some(seat) = endpoint.attached::<Seat<S>>() {
-                gone.services.extend(seat.put(None));
-                self.well_again(&endpoint, seat);
+            if let Some(slot) = endpoint.attached::<Slot<S>>() {
+                gone.services.extend(slot.put(None));
+                self.well_again(&endpoint, slot);
             }
         }
         drop(members);
