@@ -173,7 +173,7 @@ fn figures(handle: &BalanceHandle, key: &str) -> Figures {
 }
 
 fn no_endpoint(error: &BoxError) -> &NoEndpoint {
-    error.downcast_ref().unwrap()
+    NoEndpoint::of(&**error).unwrap()
 }
 
 // ---- which one is picked
@@ -842,7 +842,7 @@ async fn readiness_is_asked_for_after_the_wait_and_its_failure_is_told_apart() {
     endpoints.insert(endpoint("a"));
     assert!(waiting.is_woken());
     let error = assert_ready!(waiting.poll()).unwrap_err();
-    assert_eq!(error.downcast_ref::<NotReady>().unwrap().layer(), "LoadBalance");
+    assert_eq!(NotReady::of(&*error).unwrap().layer(), "LoadBalance");
     assert_eq!(Fault::of(&*error).kind(), FaultKind::NotReady);
     assert_eq!(layer.handle().total(), Figures::default());
 }

@@ -75,9 +75,9 @@
 //! | is not empty, but the rule chooses none of it | as if it were empty | |
 //! | is not empty, but the deadline of the call has passed | [`NoTimeLeft`](crate::call::NoTimeLeft), nothing is sent | |
 //!
-//! The error is [`NoEndpoint`](crate::call::NoEndpoint). A call that waits holds nothing of the service below: a
-//! concurrency limit there counts it only once it has an endpoint. It waits no longer than the deadline of the call;
-//! there, the layer that has set the deadline ends it.
+//! The error is [`NoEndpoint`](crate::call::NoEndpoint); ask for it by [`NoEndpoint::of`](crate::call::NoEndpoint::of). A
+//! call that waits holds nothing of the service below: a concurrency limit there counts it only once it has an endpoint. It
+//! waits no longer than the deadline of the call; there, the layer that has set the deadline ends it.
 //!
 //! # What is booked
 //!

@@ -83,7 +83,8 @@
 //! | has services, and all have failed | `when_empty` | fails at once: `NotReady`, with the last failure as a source |
 //!
 //! `NotReady` says how many were busy and how many have failed, and proves that nothing was sent, so that a retry layer may
-//! send any request again. No wait is longer than the time that the call has left.
+//! send any request again. [`NotReady::of`](crate::call::NotReady::of) finds it in an error. No wait is longer than the time
+//! that the call has left.
 //!
 //! [`poll_ready`](tower::Service::poll_ready) is ready at all times, since which service is asked depends on the request. A
 //! limit on how many calls wait belongs above: a [`Bulkhead`](crate::bulkhead), for instance.

@@ -398,6 +398,11 @@ impl NoEndpoint {
         self
     }
 
+    /// Finds it in an error, however deeply it is wrapped.
+    pub fn of<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a NoEndpoint> {
+        chain(error).find_map(|error| error.downcast_ref())
+    }
+
     /// How many endpoints there were. Above zero: the rule of the balancer chose none of them.
     pub fn endpoints(&self) -> usize {
         self.among
@@ -659,6 +664,11 @@ impl NotReady {
     #[allow(dead_code, reason = "made by a layer that is a feature")]
     pub(crate) fn new(layer: &'static str, source: BoxError) -> Self {
         NotReady { layer, source }
+    }
+
+    /// Finds it in an error, however deeply it is wrapped.
+    pub fn of<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a NotReady> {
+        chain(error).find_map(|error| error.downcast_ref())
     }
 
     /// The layer that asked for readiness.

@@ -169,8 +169,8 @@ mod tests {
 
     use super::*;
     use crate::call::fault::{
-        CircuitOpen, CircuitState, ConnectTimedOut, ExecutionTimedOut, FaultError, ReadPhase, ReadTimedOut,
-        Rejection,
+        CircuitOpen, CircuitState, ConnectTimedOut, ExecutionTimedOut, FaultError, NoEndpoint, NotReady,
+        ReadPhase, ReadTimedOut, Rejection,
     };
 
     #[derive(Debug)]
@@ -193,6 +193,16 @@ mod tests {
         Wrapped(Box::new(io::Error::other(Wrapped(Box::new(io::Error::other(
             shared,
         ))))))
+    }
+
+    #[test]
+    fn what_a_balancer_says_is_found_below_wrappers_and_in_no_other_error() {
+        let nowhere = deep(NoEndpoint::new(true, Duration::ZERO).among(3));
+        assert_eq!(NoEndpoint::of(&nowhere).map(NoEndpoint::endpoints), Some(3));
+        assert!(NotReady::of(&nowhere).is_none());
+        let not_ready = deep(NotReady::new("LoadBalance", "gone".into()));
+        assert_eq!(NotReady::of(&not_ready).map(NotReady::layer), Some("LoadBalance"));
+        assert!(NoEndpoint::of(&not_ready).is_none());
     }
 
     #[test]
