@@ -1,6 +1,6 @@
 //! Looking at a balancer from outside.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use tokio::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use super::{
 use crate::call::{Endpoint, Endpoints};
 
 /// Shows the figures about the endpoints of one layer. Cloning it is cheap.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct BalanceHandle {
     pool: Arc<Pool>,
 }
@@ -42,6 +42,20 @@ impl BalanceHandle {
     ///
     /// They are kept by key: an endpoint that comes back with another description goes on with the ones it had, and
     /// one that is taken out and put in again begins anew.
+    ///
+    /// Each can be [displayed](EndpointFigures#impl-Display-for-EndpointFigures) on a line:
+    ///
+    /// ```
+    /// use tower_outbound::{balance::LoadBalanceLayer, call::Endpoints};
+    ///
+    /// let orders = Endpoints::from_list(["http://10.0.0.1:8080", "http://10.0.0.2:8080"])?;
+    /// let handle = LoadBalanceLayer::new(orders).handle();
+    /// for endpoint in handle.endpoints() {
+    ///     println!("{endpoint}");
+    /// }
+    /// assert_eq!(handle.endpoints()[0].to_string(), "10.0.0.1:8080: 0 in flight, 0 ok, 0 failed");
+    /// # Ok::<(), tower_outbound::call::ConfigError>(())
+    /// ```
     pub fn endpoints(&self) -> Vec<EndpointFigures> {
         let roster = self.pool.roster();
         let now = self.pool.epoch().moment(Instant::now());
@@ -126,6 +140,15 @@ impl BalanceHandle {
         roster
             .iter()
             .fold(Figures::default(), |sum, entry| sum.plus(entry.counters.read()))
+    }
+}
+
+/// Without the endpoints, of which there may be thousands.
+impl fmt::Debug for BalanceHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BalanceHandle")
+            .field("endpoints", self.set())
+            .finish_non_exhaustive()
     }
 }
 

@@ -113,6 +113,7 @@
 //! | [`first_wait`](LoadBalanceLayer::first_wait) | 1 s | |
 
 mod demand;
+mod display;
 mod drain;
 mod figures;
 mod future;

@@ -83,3 +83,18 @@ impl Ejection {
         self.probing
     }
 }
+
+/// `ejected for 29.4s more (5 failures in a row)`: for how long from when this is written, and why.
+impl fmt::Display for Ejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if self.probing {
+            f.write_str("ejected and being probed")?;
+        } else if left.is_zero() {
+            f.write_str("ejected until the next pick")?;
+        } else {
+            write!(f, "ejected for {left:.1?} more")?;
+        }
+        write!(f, " ({})", self.cause)
+    }
+}
