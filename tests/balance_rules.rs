@@ -19,7 +19,7 @@ use tokio::time::{Duration, Instant};
 use tower_outbound::{
     balance::{
         Candidates, ConsistentHash, Ewma, LeastLoaded, Only, Picked, Picker, Random, RibbonRoundRobin,
-        RoundRobin, Rule, WeightedRandom, WeightedRoundRobin, ZoneFirst,
+        RoundRobin, Rule, WeightedRandom, WeightedRoundRobin, ZoneFirst, rule::from_fn,
     },
     call::{Affinity, Attempt, AttemptOutcome, CallScope, Endpoint, Endpoints, Verdict, Veto},
 };
@@ -1032,4 +1032,37 @@ fn who_is_left_where_nearly_all_have_a_veto_is_looked_for_again_after_a_while() 
     endpoints.remove("h8");
     endpoints.insert(endpoint("new", "", 1));
     assert_eq!(keys(2), set(&["new"]), "and after a change");
+}
+
+// ---- a rule by a closure
+
+/// The one with the fewest attempts in flight, if that has no more than one.
+fn with_room() -> impl Rule + Send + Sync + 'static {
+    from_fn(|candidates| {
+        let load = candidates.iter().map(|candidate| candidate.in_flight());
+        let (index, load) = load.enumerate().min_by_key(|&(_, load)| load)?;
+        (load < 2).then_some(index)
+    })
+}
+
+#[test]
+fn a_rule_by_a_closure_picks_what_that_says_and_none_where_it_says_so() {
+    let endpoints = many(3);
+    let world = Clocked::new(&endpoints, with_room());
+    forbid(&endpoints, "h1");
+    let mut open: Vec<_> = (0..4).map(|_| world.pick(0).unwrap()).collect();
+    let keys: Vec<_> = open.iter().map(|picked| picked.endpoint().key()).collect();
+    assert_eq!(keys, ["h0", "h2", "h0", "h2"], "one with a veto is left out");
+    assert!(world.pick(0).is_none());
+    open.swap_remove(1).end(Verdict::Success, world.at(1));
+    assert_eq!(world.pick(1).unwrap().endpoint().key(), "h2");
+}
+
+#[test]
+fn a_rule_by_a_closure_goes_wherever_a_rule_goes() {
+    let shared: Arc<dyn Rule + Send + Sync> = Arc::new(with_room());
+    let zoned = Clocked::new(&zones(&[("eu", 2), ("us", 1)]), ZoneFirst::new("us", shared));
+    assert_eq!(zoned.pick(0).unwrap().endpoint().key(), "us0");
+    let only = Clocked::new(&many(2), Only::new(|one| one.key() == "h1", with_room()));
+    assert_eq!(only.pick(0).unwrap().endpoint().key(), "h1");
 }

@@ -64,6 +64,7 @@ mod bound;
 mod consistent_hash;
 mod dice;
 mod ewma;
+mod from_fn;
 mod least_loaded;
 mod memo;
 mod only;
@@ -83,6 +84,7 @@ use tokio::time::{Duration, Instant};
 pub use self::{
     consistent_hash::ConsistentHash,
     ewma::{Ewma, EwmaBuilder},
+    from_fn::{FromFn, from_fn},
     least_loaded::LeastLoaded,
     only::Only,
     random::Random,
@@ -126,7 +128,7 @@ use crate::call::{Addressed, Affinity, Endpoint, RequestHead};
 /// # drop(layer);
 /// ```
 ///
-/// Or a type, where there is state, or something to say of the [decay](Rule::decay):
+/// Around one that may choose none goes [`from_fn`]. Or write a type, where there is state, or something to say of the [decay](Rule::decay):
 ///
 /// ```
 /// use std::time::Duration;
@@ -152,7 +154,7 @@ use crate::call::{Addressed, Affinity, Endpoint, RequestHead};
     message = "`{Self}` is no rule of a balancer",
     label = "not a `Rule`",
     note = "a closure `|candidates: &Candidates<'_>| -> usize` is one; write out the type of its argument",
-    note = "`Arc<dyn Rule + Send + Sync>` is one, a `Box` is none; one that may choose none is a type that implements `Rule`"
+    note = "`Arc<dyn Rule + Send + Sync>` is one, a `Box` is none; `rule::from_fn(|candidates| ..)` makes one that may choose none"
 )]
 pub trait Rule {
     /// The index of the one that is to get the attempt. There is at least one candidate; an index beyond the last
