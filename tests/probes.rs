@@ -20,7 +20,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures_util::future::BoxFuture;
+use futures_util::{StreamExt, future::BoxFuture, stream};
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use tokio::{
@@ -28,7 +28,7 @@ use tokio::{
     net::TcpListener,
     time::{Duration, Instant, sleep},
 };
-use tower::{Layer, Service, ServiceExt, service_fn, util::BoxCloneService};
+use tower::{Layer, Service, ServiceExt, discover::Change, service_fn, util::BoxCloneService};
 use tower_outbound::{
     balance::{LoadBalanceLayer, RoundRobin},
     call::{BoxError, Endpoint, Endpoints, StatusSet, Veto},
@@ -534,14 +534,66 @@ async fn a_probe_of_an_endpoint_that_goes_is_dropped_and_frees_its_place() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_task_starts_at_the_first_call_and_ends_with_the_last_handle_and_its_vetoes_go() {
+async fn within_a_runtime_the_first_round_begins_when_a_probe_is_attached() {
+    let (endpoints, log) = (set(["ill", "well"]), Log::new());
+    log.ill(&["ill"]);
+    ask_each_second(&endpoints, &log);
+    sleep(SECOND / 10 + Duration::from_millis(2)).await;
+    assert!(!log.of("ill").is_empty() && !log.of("well").is_empty());
+    assert!(is_vetoed(&endpoints, "ill") && !is_vetoed(&endpoints, "well"));
+    // It is never called, from the first call on.
+    let stack = balancer(&endpoints);
+    for _ in 0..4 {
+        assert_eq!(call(&stack).await, "well");
+    }
+    assert_eq!(alive_tasks(), 1);
+}
+
+#[test]
+fn without_a_runtime_the_first_call_within_one_begins_the_first_round() {
+    let endpoints = set(["a", "b"]);
+    let log = Log::new();
+    ask_each_second(&endpoints, &log);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let stack = balancer(&endpoints);
+        sleep(5 * SECOND).await;
+        assert_eq!((alive_tasks(), log.count()), (0, 0), "not before the first call");
+        call(&stack).await;
+        sleep(SECOND / 2).await;
+        assert!(log.count() >= 2);
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_set_that_a_stream_fills_is_asked_from_the_first_call_on() {
+    let log = Log::new();
+    let names = ["a", "b"].map(|name| Ok::<_, BoxError>(Change::Insert(name, endpoint(name))));
+    let endpoints = Endpoints::from_stream(stream::iter(names).chain(stream::pending()));
+    ask_each_second(&endpoints, &log);
+    sleep(5 * SECOND).await;
+    assert_eq!(
+        (alive_tasks(), log.count()),
+        (1, 0),
+        "the stream has not been polled"
+    );
+    call(&balancer(&endpoints)).await;
+    sleep(SECOND / 5).await;
+    assert!(log.count() >= 2);
+    assert_eq!(alive_tasks(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_task_asks_all_and_ends_with_the_last_handle_and_its_vetoes_go() {
     let (endpoints, log) = (set(["a", "b"]), Log::new());
     ask_each_second(&endpoints, &log);
     log.ill(&["a"]);
     let a = endpoints.snapshot().endpoints()[0].clone();
     let stack = balancer(&endpoints);
-    sleep(5 * SECOND).await;
-    assert_eq!((alive_tasks(), log.count()), (0, 0), "not before the first call");
     for _ in 0..3 {
         call(&stack).await;
     }

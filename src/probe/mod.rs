@@ -50,9 +50,12 @@
 //!   within a tenth of the interval, and from then on at a phase of its own: neither endpoints nor clients are in step.
 //! - If all endpoints have a veto, a balancer disregards that ([what is picked](crate::balance#what-is-picked)): a probe that
 //!   is broken does not take a whole service away. Ribbon's rules do as they do there.
-//! - One task asks all endpoints of a set. The first `poll_ready` of a balancer within a tokio runtime starts it; it ends
-//!   when the last handle on the set, balancers included, is dropped; one that the function itself holds counts. If its
-//!   runtime ends, the next `poll_ready` within another one goes on: what was under way is asked anew.
+//! - One task asks all endpoints of a set. [`attach`](ActiveProbes::attach) starts it; outside a tokio runtime the first
+//!   `poll_ready` of a balancer within one does. So the first round may be over before the first call: with `failures(1)` all
+//!   that is not well has its veto once a tenth of the interval and a timeout are over, if so many can be asked by then.
+//!   A set that a [stream](crate::discover) fills is empty until the first call, and nobody is asked before.
+//! - It ends when the last handle on the set, balancers included, is dropped; one that the function itself holds counts. If
+//!   its runtime ends, the next `poll_ready` within another one goes on: what was under way is asked anew.
 //! - When probing ends its vetoes are taken back, and other vetoes are not touched.
 //! - When an endpoint is taken out of the set, the probe of it that is under way is dropped. What is known of it goes with it;
 //!   one that comes back with another description and the same address keeps it. The set is looked at when it has changed, but

@@ -64,7 +64,8 @@ impl ActiveProbes {
         })
     }
 
-    /// Has the endpoints of this set asked by this probe, from the first call of a balancer over it on. A probe that was
+    /// Has the endpoints of this set asked by this probe: from now on within a tokio runtime, and otherwise from the first
+    /// call of a balancer over it on. Each is asked for the first time within a tenth of the interval. A probe that was
     /// attached to the set before ends, and its vetoes go.
     pub fn attach<P>(&self, endpoints: &Endpoints, probe: P)
     where

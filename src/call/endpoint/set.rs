@@ -310,7 +310,7 @@ impl fmt::Debug for Endpoints {
 }
 
 /// What runs beside a set: what keeps it up to date, and what asks its endpoints how they are. Each is one task, which
-/// starts at the first call and ends with the last handle.
+/// ends with the last handle. The first starts at the first call; the other as soon as there is a runtime.
 #[cfg(any(feature = "discover", feature = "probe"))]
 pub(crate) mod feed {
     use std::{
@@ -491,10 +491,14 @@ pub(crate) mod feed {
             self.driven_by(source)
         }
 
-        /// Has the endpoints asked how they are by this source, which is run as the other one is.
+        /// Has the endpoints asked how they are by this source. It is run from now on, if this is within a runtime, and
+        /// otherwise as the other one is.
         pub(crate) fn probed_by<S: Source + 'static>(&self, source: impl FnOnce(Feeder) -> S) {
             let source = source(Feeder(Arc::downgrade(&self.0)));
             self.0.feed.set(Role::Probes, Some(Box::new(source)));
+            if let Ok(runtime) = Handle::try_current() {
+                self.drive_one(Role::Probes, &runtime);
+            }
         }
 
         /// They are not asked any more.
