@@ -38,7 +38,92 @@
 //!
 //! A service that cannot come back, as the `SendRequest` of a connection of hyper's, is to be replaced when it has ended, by
 //! [`insert`](Services::insert) under the same key: until then it is asked again, and fails. What was found of the endpoint,
-//! an [ejection](super::outlier) for instance, stays; it goes with [`remove`](Services::remove).
+//! an [ejection](super::outlier) for instance, stays; it goes with [`remove`](Services::remove). Over HTTP/2:
+//!
+//! ```
+//! # #[cfg(all(feature = "client", feature = "http2"))]
+//! # mod connections {
+//! use std::{pin::Pin, task::{Context, Poll}, time::Duration};
+//! use bytes::Bytes;
+//! use http::{Request, Response};
+//! use http_body_util::Full;
+//! use hyper::{body::Incoming, client::conn::http2::{SendRequest, handshake}};
+//! use hyper_util::rt::{TokioExecutor, TokioIo};
+//! use tokio::{net::TcpStream, time::sleep};
+//! use tower::Service;
+//! use tower_outbound::balance::{BalanceServices, WhenEmpty};
+//! use tower_outbound::call::{BoxError, ConfigError, Endpoint, HostHeader, Services};
+//!
+//! /// All clones are one connection.
+//! #[derive(Clone)]
+//! pub struct Connection(SendRequest<Full<Bytes>>);
+//!
+//! impl Service<Request<Full<Bytes>>> for Connection {
+//!     type Response = Response<Incoming>;
+//!     type Error = hyper::Error;
+//!     type Future = Pin<Box<dyn Future<Output = Result<Response<Incoming>, hyper::Error>> + Send>>;
+//!
+//!     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), hyper::Error>> {
+//!         self.0.poll_ready(cx)
+//!     }
+//!
+//!     fn call(&mut self, request: Request<Full<Bytes>>) -> Self::Future {
+//!         Box::pin(self.0.send_request(request))
+//!     }
+//! }
+//!
+//! /// For a task of each server: connects, and connects again a second after the connection has ended.
+//! pub async fn stay_connected(orders: Services<Connection>, to: Endpoint) {
+//!     loop {
+//!         if let Err(error) = connect(&orders, &to).await {
+//!             eprintln!("{to}: {error}");
+//!         }
+//!         sleep(Duration::from_secs(1)).await;
+//!     }
+//! }
+//!
+//! async fn connect(orders: &Services<Connection>, to: &Endpoint) -> Result<(), BoxError> {
+//!     let socket = TcpStream::connect(to.authority().as_str()).await?;
+//!     let (requests, connection) = handshake(TokioExecutor::new(), TokioIo::new(socket)).await?;
+//!     orders.insert(to.clone(), Connection(requests));
+//!     Ok(connection.await?)
+//! }
+//!
+//! /// The set is empty until the first is connected. HTTP/2 wants the address of the server in each request.
+//! pub fn balance(orders: Services<Connection>) -> Result<BalanceServices<Connection>, ConfigError> {
+//!     let balance = BalanceServices::new(orders).write_address(HostHeader::OfEndpoint);
+//!     balance.when_empty(WhenEmpty::Wait(Duration::from_secs(5)))
+//! }
+//! # }
+//! # #[cfg(all(feature = "client", feature = "http2"))]
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), tower_outbound::call::BoxError> {
+//! #     use hyper_util::rt::{TokioExecutor, TokioIo};
+//! #     use tower::ServiceExt;
+//! #     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+//! #     let address = listener.local_addr()?;
+//! #     tokio::spawn(async move {
+//! #         loop {
+//! #             let (socket, _) = listener.accept().await.unwrap();
+//! #             let answer = hyper::service::service_fn(async |request: http::Request<hyper::body::Incoming>| {
+//! #                 Ok::<_, std::convert::Infallible>(http::Response::new(request.uri().to_string()))
+//! #             });
+//! #             let http = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+//! #             tokio::spawn(http.serve_connection(TokioIo::new(socket), answer));
+//! #         }
+//! #     });
+//! #     let orders = tower_outbound::call::Services::new();
+//! #     let endpoint = format!("http://{address}").parse()?;
+//! #     tokio::spawn(connections::stay_connected(orders.clone(), endpoint));
+//! #     let request = http::Request::get("/orders/17").body(Default::default())?;
+//! #     let response = connections::balance(orders)?.oneshot(request).await?;
+//! #     let body = http_body_util::BodyExt::collect(response.into_body()).await?.to_bytes();
+//! #     assert_eq!(body, format!("http://{address}/orders/17"));
+//! #     Ok(())
+//! # }
+//! # #[cfg(not(all(feature = "client", feature = "http2")))]
+//! # fn main() {}
+//! ```
 //!
 //! Coming from `tower::balance`:
 //!
