@@ -323,6 +323,19 @@ async fn another_description_of_the_endpoint_is_drained_as_well() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn one_that_is_put_in_meanwhile_is_removed_all_the_same_and_stays_if_it_is_put_in_afterwards() {
+    let scene = Scene::new(["a", "b"]);
+    let mut drain = scene.drain("b", MINUTE);
+    assert_pending!(drain.poll());
+    scene.endpoints.insert(endpoint("b"));
+    sleep(MOMENT).await;
+    assert_ready_eq!(drain.poll(), Drained::Empty);
+    assert_eq!(keys(&scene.endpoints), ["a"]);
+    scene.endpoints.insert(endpoint("b"));
+    assert_eq!(keys(&scene.endpoints), ["a", "b"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn one_that_is_removed_meanwhile_is_waited_for_and_one_that_comes_back_is_another() {
     for sees_it_go in [true, false] {
         let mut scene = Scene::new(["a", "b"]);

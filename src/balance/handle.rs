@@ -98,7 +98,9 @@ impl BalanceHandle {
     /// Dropping the future before the endpoint is removed takes the veto back, and all is as it was. When it has ended the
     /// veto is taken back as well, so that the endpoint can be put in again. Of [`Services`](crate::call::Services) the service
     /// is kept until it is removed or replaced there. A [source](crate::discover) that goes on naming the endpoint brings it back: have it taken out there while this
-    /// waits. An endpoint that has been removed meanwhile is waited for all the same.
+    /// waits. An endpoint that has been removed meanwhile is waited for all the same. One that is put in while it is being
+    /// drained, be it by another description, is drained and removed all the same: put it in when this has ended, or has been
+    /// dropped.
     ///
     /// ```
     /// use std::time::Duration;
