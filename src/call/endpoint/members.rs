@@ -1,15 +1,12 @@
 //! What is in a set, and in which order.
 
-use std::collections::BTreeMap;
 #[cfg(feature = "discover")]
 use std::{
     borrow::Borrow,
     hash::{Hash, Hasher},
 };
 
-use hashbrown::{HashTable, hash_table::Entry};
-
-use super::{Affinity, Endpoint};
+use super::{Affinity, Endpoint, in_order::InOrder, numbers::Numbers};
 
 /// An endpoint, found by its key.
 #[cfg(feature = "discover")]
@@ -45,26 +42,14 @@ pub(super) const SAME_DESCRIPTION: WillDo = Endpoint::describes_the_same;
 /// Somebody else has seen to it that one which is to stay is the same.
 pub(super) const SAME_OBJECT: WillDo = <Endpoint as PartialEq>::eq;
 
-/// The endpoints of a set. A change takes a time that hardly depends on how many there are.
+/// The endpoints of a set. A change takes a time that hardly depends on how many there are, but for one in many, after
+/// which all lie closer together. What they take depends on how many there are, and not on how many there have been.
 #[derive(Debug, Default)]
 pub(super) struct Members {
     /// By key.
-    numbers: HashTable<Numbered>,
-    in_order: BTreeMap<u64, Endpoint>,
+    numbers: Numbers,
+    in_order: InOrder<Endpoint>,
     next: u64,
-}
-
-/// The number of an endpoint, and the hash of its key, which each endpoint knows.
-#[derive(Debug, Clone, Copy)]
-struct Numbered {
-    hash: u64,
-    number: u64,
-}
-
-impl Numbered {
-    fn hash(&self) -> u64 {
-        self.hash
-    }
 }
 
 impl Members {
@@ -74,7 +59,7 @@ impl Members {
 
     /// All, in order.
     pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = (u64, &Endpoint)> {
-        self.in_order.iter().map(|(&number, endpoint)| (number, endpoint))
+        self.in_order.iter()
     }
 
     /// Puts it in, in the place of one that has its key. None: that one will do for it, and stays.
@@ -82,7 +67,7 @@ impl Members {
         let Some(number) = self.number(&endpoint) else {
             return Some(Delta::Came(self.append(endpoint)));
         };
-        let old = self.in_order.get_mut(&number)?;
+        let old = self.in_order.get_mut(number)?;
         if will_do(old, &endpoint) {
             return None;
         }
@@ -92,26 +77,24 @@ impl Members {
 
     /// Takes out the one with this key. None: there is none.
     pub(super) fn take(&mut self, key: &str) -> Option<Delta> {
-        let in_order = &self.in_order;
-        let is_it = |one: &Numbered| is_of(in_order.get(&one.number), key);
-        let found = self.numbers.find_entry(Affinity::of(key).get(), is_it).ok()?;
-        let (Numbered { number, .. }, _) = found.remove();
-        self.in_order.remove(&number);
+        let is_it = |number| is_of(self.in_order.get(number), key);
+        let number = self.numbers.take(Affinity::of(key).get(), is_it)?;
+        self.in_order.remove(number);
         Some(Delta::Went(number))
     }
 
     /// The number of the one with the key of this.
     fn number(&self, endpoint: &Endpoint) -> Option<u64> {
-        let is_it = |one: &Numbered| is_of(self.in_order.get(&one.number), endpoint.key());
-        let found = self.numbers.find(endpoint.affinity().get(), is_it);
-        found.map(|one| one.number)
+        let is_it = |number| is_of(self.in_order.get(number), endpoint.key());
+        self.numbers.find(endpoint.affinity().get(), is_it)
     }
 
     /// Makes these the members, in this order. Those that will do for one of them stay.
     pub(super) fn become_these(&mut self, next: Members, will_do: WillDo) -> Vec<Delta> {
         let gone: Vec<Endpoint> = self
             .in_order
-            .values()
+            .iter()
+            .map(|(_, old)| old)
             .filter(|old| next.number(old).is_none())
             .cloned()
             .collect();
@@ -121,7 +104,7 @@ impl Members {
         let mut in_place = true;
         for endpoint in next.in_order.into_values() {
             let known = self.number(&endpoint);
-            let known = known.and_then(|number| Some((number, self.in_order.get(&number)?)));
+            let known = known.and_then(|number| Some((number, self.in_order.get(number)?)));
             let Some((number, old)) = known else {
                 in_place = false;
                 deltas.push(Delta::Came(self.append(endpoint)));
@@ -144,10 +127,8 @@ impl Members {
     fn append(&mut self, endpoint: Endpoint) -> Member {
         let number = self.next;
         self.next += 1;
-        self.in_order.insert(number, endpoint.clone());
-        let hash = endpoint.affinity().get();
-        self.numbers
-            .insert_unique(hash, Numbered { hash, number }, Numbered::hash);
+        self.in_order.push(number, endpoint.clone());
+        self.numbers.insert(endpoint.affinity().get(), number);
         Member { number, endpoint }
     }
 }
@@ -159,31 +140,30 @@ fn is_of(endpoint: Option<&Endpoint>, key: &str) -> bool {
 impl FromIterator<Endpoint> for Members {
     fn from_iter<I: IntoIterator<Item = Endpoint>>(endpoints: I) -> Self {
         let endpoints = endpoints.into_iter();
-        let mut numbers = HashTable::with_capacity(endpoints.size_hint().0);
-        let mut in_order: Vec<Endpoint> = Vec::with_capacity(endpoints.size_hint().0);
+        let about = endpoints.size_hint().0;
+        let mut members = Members {
+            numbers: Numbers::with_capacity(about),
+            in_order: InOrder::with_capacity(about),
+            next: 0,
+        };
         for endpoint in endpoints {
+            let in_order = &mut members.in_order;
+            let is_it = |number| is_of(in_order.get(number), endpoint.key());
             let hash = endpoint.affinity().get();
-            let place = |one: &Numbered| usize::try_from(one.number).unwrap_or(usize::MAX);
-            let is_it = |one: &Numbered| is_of(in_order.get(place(one)), endpoint.key());
-            match numbers.entry(hash, is_it, Numbered::hash) {
-                Entry::Vacant(vacant) => {
-                    let number = in_order.len() as u64;
-                    vacant.insert(Numbered { hash, number });
-                    in_order.push(endpoint);
+            match members.numbers.find_or_insert(hash, members.next, is_it) {
+                None => {
+                    in_order.push(members.next, endpoint);
+                    members.next += 1;
                 }
-                Entry::Occupied(known) => {
-                    let old = in_order.get_mut(place(known.get()));
+                Some(known) => {
+                    let old = in_order.get_mut(known);
                     if let Some(old) = old.filter(|old| !old.describes_the_same(&endpoint)) {
                         *old = endpoint;
                     }
                 }
             }
         }
-        Members {
-            numbers,
-            next: in_order.len() as u64,
-            in_order: (0..).zip(in_order).collect(),
-        }
+        members
     }
 }
 

@@ -2,11 +2,17 @@
 
 mod address;
 mod eligibility;
+#[cfg(feature = "endpoints")]
+mod in_order;
 #[cfg(all(feature = "endpoints", any(feature = "balance", feature = "breaker")))]
 mod index;
 #[cfg(feature = "endpoints")]
 mod members;
+#[cfg(feature = "endpoints")]
+mod numbers;
 mod one;
+#[cfg(feature = "endpoints")]
+mod room;
 #[cfg(feature = "endpoints")]
 mod services;
 #[cfg(feature = "endpoints")]

@@ -37,8 +37,10 @@ use super::{
 /// # What a change costs
 ///
 /// [`insert`](Endpoints::insert) and [`remove`](Endpoints::remove) take a few microseconds with ten thousand endpoints,
-/// for each balancer over the set, and for breakers of its endpoints; that grows with the square root of their number. All of it is paid by whoever makes
-/// the change: a pick does nothing for it and never waits for it. [`replace`](Endpoints::replace) looks at all
+/// for each balancer over the set, and for breakers of its endpoints; that grows with the square root of their number.
+/// One in a thousand takes longer, about as long as a snapshot: then the list of the set closes its gaps. All of it is
+/// paid by whoever makes the change: a pick does nothing for it and never waits for it. What is kept in memory depends on
+/// how many endpoints there are, and not on how many have come and gone. [`replace`](Endpoints::replace) looks at all
 /// endpoints, old and new, and is cheapest where those that stay are in their old order with the new ones behind them.
 /// So is a [`snapshot`](Endpoints::snapshot), once after each change.
 ///
