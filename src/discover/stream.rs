@@ -11,7 +11,7 @@ use futures_core::Stream;
 use tokio::task;
 use tower::{BoxError, discover::Change};
 
-use crate::call::{Edit, Endpoint, Endpoints, Key};
+use crate::call::{Edit, Endpoint, Endpoints, Key, make_room};
 
 /// How many changes are published as one at most, so that a stream which never pauses does not keep its thread.
 const BATCH: usize = 4096;
@@ -151,6 +151,7 @@ impl<K: Hash + Eq> Known<K> {
     fn apply(&mut self, change: Change<K, Endpoint>) {
         match change {
             Change::Insert(name, endpoint) => {
+                make_room(&mut self.numbers);
                 let number = *self.numbers.entry(name).or_insert(self.next);
                 self.next = self.next.max(number + 1);
                 self.forget(number);
@@ -158,6 +159,7 @@ impl<K: Hash + Eq> Known<K> {
                 let key = Key(endpoint.clone());
                 let mut names = self.names.remove(&key).unwrap_or_default();
                 names.push(number);
+                make_room(&mut self.names);
                 self.names.insert(key, names);
                 self.touched.push(endpoint.clone());
                 self.endpoints.insert(number, endpoint);
@@ -214,5 +216,38 @@ impl<K> Default for Known<K> {
             next: 0,
             touched: Vec::new(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::Affinity;
+
+    #[test]
+    fn however_many_come_and_go_no_more_room_is_kept_for_them() {
+        const N: u64 = 780;
+        let endpoint = |name: u64| Endpoint::new(format!("http://h{name}")).unwrap();
+        let mut known = Known::default();
+        let mut inside: Vec<u64> = (0..N).collect();
+        for &name in &inside {
+            known.apply(Change::Insert(name, endpoint(name)));
+        }
+        assert_eq!(known.edits().len(), inside.len());
+        let room = |known: &Known<u64>| (known.numbers.capacity(), known.names.capacity());
+        let before = room(&known);
+        for name in N..20_000 {
+            let lot = Affinity::of(name.to_string()).get() % N;
+            let gone = std::mem::replace(&mut inside[lot as usize], name);
+            known.apply(Change::Remove(gone));
+            known.apply(Change::Insert(name, endpoint(name)));
+            assert_eq!(known.edits().len(), 2);
+            let after = room(&known);
+            assert!(
+                after.0 <= before.0 && after.1 <= before.1,
+                "{after:?} after {name}"
+            );
+        }
+        assert_eq!(known.all().len(), inside.len());
     }
 }

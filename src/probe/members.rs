@@ -7,7 +7,7 @@ use futures_util::future::{AbortHandle, AbortRegistration};
 use tokio::time::Instant;
 
 use super::{ask::NotWell, settings::ActiveProbes};
-use crate::call::{Endpoint, Veto};
+use crate::call::{Endpoint, Veto, make_room};
 
 /// Within which share of the interval a new endpoint is asked for the first time.
 const SOON: f64 = 0.1;
@@ -130,6 +130,7 @@ impl Members {
             forbidden: false,
             seen: self.looks,
         };
+        make_room(&mut self.known);
         self.known.insert(endpoint.key().into(), member);
     }
 
@@ -346,5 +347,24 @@ mod tests {
             drop(members);
             prop_assert!(!set.iter().any(veto));
         }
+    }
+
+    #[test]
+    fn however_many_come_and_go_no_more_room_is_kept_for_them() {
+        let endpoint = |n: usize| Endpoint::new(format!("http://h{n}")).unwrap();
+        let settings = ActiveProbes::builder().build().unwrap();
+        let mut members = Members::new(settings, Rng::with_seed(1));
+        let now = Instant::now();
+        let mut set: Vec<Endpoint> = (0..80).map(endpoint).collect();
+        members.follow(set.iter(), now);
+        let before = members.known.capacity();
+        let mut dice = Rng::with_seed(2);
+        for n in 80..5_000 {
+            let lot = dice.usize(..set.len());
+            set[lot] = endpoint(n);
+            members.follow(set.iter(), now);
+            assert!(members.known.capacity() <= before, "after {n}");
+        }
+        assert_eq!(members.len(), (set.len(), set.len()));
     }
 }

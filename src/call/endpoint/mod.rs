@@ -18,6 +18,8 @@ mod services;
 #[cfg(feature = "endpoints")]
 mod set;
 
+#[cfg(any(feature = "discover", feature = "probe"))]
+pub(crate) use self::room::make_room;
 #[cfg(feature = "balance")]
 pub(crate) use self::services::{Lent, NotNow};
 #[cfg(feature = "probe")]

@@ -6,8 +6,8 @@ use super::room::with_room;
 
 /// Finds the number of the endpoint with a key. Which of those with one hash it is the owner says, who has the endpoints.
 ///
-/// It is cleared of what those leave that go, so that its size depends on how many are in it and not on how many
-/// have been.
+/// It is cleared of what those leave that go, as [`make_room`](super::room::make_room) does it, so that its size depends on
+/// how many are in it and not on how many have been.
 #[derive(Debug, Default)]
 pub(super) struct Numbers(HashTable<Numbered>);
 

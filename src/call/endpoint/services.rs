@@ -31,7 +31,7 @@ use arc_swap::ArcSwapOption;
 use tokio::time::Instant;
 
 use self::resting::Resting;
-use super::{Endpoint, Endpoints, members::SAME_OBJECT};
+use super::{Endpoint, Endpoints, members::SAME_OBJECT, room::make_room};
 
 /// A live set of services, each with the [`Endpoint`] that describes where it goes. Cloning the handle is cheap, and all
 /// clones are one set.
@@ -293,6 +293,7 @@ impl<S: Send + Sync + 'static> Shared<S> {
         let before = members.by_key.get(endpoint.key());
         let now = self.slot(before, endpoint, service, gone);
         if before != Some(&now) {
+            make_room(&mut members.by_key);
             let before = members.by_key.insert(now.key().into(), now.clone());
             gone.endpoints.extend(before);
         }
