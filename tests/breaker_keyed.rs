@@ -735,6 +735,30 @@ async fn of_ten_thousand_endpoints_a_change_costs_little_the_next_call_nothing_a
     assert_eq!(breakers.states().len(), N);
 }
 
+/// So many nearly fill a table for a thousand: one that is not cleared of those that have gone soon has to be larger, by 17 KiB
+/// or more. The lists of the set and of the breakers have room for an eighth more or less, of 16 bytes each, and so have
+/// the buckets in which breakers are looked up.
+#[test]
+fn breakers_of_endpoints_that_come_and_go_leave_nothing_behind() {
+    const N: usize = 780;
+    // Their names are as long as one another.
+    let endpoint = |n: usize| Endpoint::new(format!("10.0.0.1:{}", 10_000 + n)).unwrap();
+    let endpoints: Endpoints = (0..N).map(endpoint).collect();
+    let breakers = EndpointBreakers::new(endpoints.clone(), each()).unwrap();
+    let mut inside: Vec<usize> = (0..N).collect();
+    let mut dice = fastrand::Rng::with_seed(1);
+    let counted = allocation_counter::measure(|| {
+        for n in N..20_000 {
+            let gone = std::mem::replace(&mut inside[dice.usize(..N)], n);
+            assert!(endpoints.remove(endpoint(gone).key()));
+            endpoints.insert(endpoint(n));
+        }
+    });
+    let left = counted.bytes_current;
+    assert!(left.abs() < 12_288, "{left} bytes more than before");
+    assert_eq!(breakers.states().len(), N);
+}
+
 #[tokio::test(start_paused = true)]
 async fn of_many_endpoints_each_that_is_open_gets_its_probe_in_time() {
     let endpoints: Endpoints = (0..1_000).map(numbered).collect();

@@ -47,6 +47,8 @@ pub(crate) use self::body::{IN_HAND, Upload};
 #[cfg(feature = "retry")]
 #[cfg_attr(docsrs, doc(cfg(feature = "retry")))]
 pub use self::body::{KeptReplay, ReplayBody};
+#[cfg(all(feature = "endpoints", feature = "breaker"))]
+pub(crate) use self::endpoint::InOrder;
 #[cfg(any(feature = "discover", feature = "probe"))]
 pub(crate) use self::endpoint::make_room;
 #[cfg(all(feature = "endpoints", any(feature = "balance", feature = "breaker")))]

@@ -4,7 +4,6 @@
 
 use std::{
     array,
-    collections::HashMap,
     hash::{BuildHasher, RandomState},
     sync::{Arc, MutexGuard, PoisonError},
 };
@@ -19,7 +18,7 @@ use crate::{
         engine::nanos,
         sync::{AtomicU64, Relaxed, SeqCst},
     },
-    call::{CircuitState, ConfigError, Delta, Endpoint, Endpoints, Follower, Index, Member, Veto},
+    call::{CircuitState, ConfigError, Delta, Endpoint, Endpoints, Follower, InOrder, Index, Member, Veto},
 };
 
 /// In nanoseconds. While a probe is out nobody knows when it will be handed back.
@@ -48,7 +47,7 @@ type Mutex<T> = std::sync::Mutex<T>;
 struct Writer {
     each: BreakerBuilder,
     /// By their numbers in the set.
-    watched: HashMap<u64, Arc<Watched>>,
+    watched: InOrder<Arc<Watched>>,
 }
 
 /// When somebody has to look which endpoints may have their probe, in nanoseconds since the beginning.
@@ -268,35 +267,43 @@ impl Table {
                 let hash = self.hash(member.endpoint.authority());
                 let new = Watched::new(member.number, hash, &member.endpoint, &writer.each, due);
                 if let Some(new) = new {
-                    self.put(new, writer);
+                    let new = self.put(new);
+                    writer.watched.push(new.number, new);
                 }
             }
             Delta::Went(number) => {
-                if let Some(old) = self.take(*number, writer) {
+                if let Some(old) = writer.watched.remove(*number) {
+                    self.take(&old);
                     // Who put the veto is no more.
                     old.cell.moves_to(None);
                 }
             }
             Delta::Became(number, now) => {
-                if let Some(old) = self.take(*number, writer) {
+                if let Some(old) = writer.watched.get(*number).cloned() {
+                    self.take(&old);
                     let hash = self.hash(now.endpoint.authority());
-                    self.put(old.described_by(now.number, hash, &now.endpoint, due), writer);
+                    let new = self.put(old.described_by(now.number, hash, &now.endpoint, due));
+                    match writer.watched.get_mut(now.number) {
+                        Some(place) => *place = new,
+                        None => {
+                            writer.watched.remove(*number);
+                            writer.watched.push(now.number, new);
+                        }
+                    }
                 }
             }
         }
     }
 
-    fn put(&mut self, watched: Watched, writer: &mut Writer) {
+    fn put(&mut self, watched: Watched) -> Arc<Watched> {
         let watched = Arc::new(watched);
         self.by_authority.insert(watched.hash, watched.clone());
-        writer.watched.insert(watched.number, watched);
+        watched
     }
 
-    fn take(&mut self, number: u64, writer: &mut Writer) -> Option<Arc<Watched>> {
-        let old = writer.watched.remove(&number)?;
+    fn take(&mut self, watched: &Watched) {
         self.by_authority
-            .remove(old.hash, |watched| watched.number == number);
-        Some(old)
+            .remove(watched.hash, |one| one.number == watched.number);
     }
 }
 
@@ -317,7 +324,7 @@ impl Follower for Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        for watched in self.writer().watched.values() {
+        for (_, watched) in self.writer().watched.iter() {
             watched.cell.moves_to(None);
         }
     }
@@ -329,7 +336,7 @@ impl Shared {
             let due = Arc::new(Due::new());
             let mut writer = Writer {
                 each,
-                watched: HashMap::new(),
+                watched: InOrder::with_capacity(members.len()),
             };
             let mut table = Table {
                 by_authority: Index::default(),

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use super::room::with_room;
+
 /// Things by their hashes, which are to be as likely as one another. A clone, and a change of it, take a time that
 /// grows with the square root of how many there are.
 #[derive(Debug, Clone)]
@@ -25,6 +27,10 @@ impl<T: Clone> Index<T> {
         }
         if let Some(bucket) = self.bucket_mut(hash) {
             let at = bucket.partition_point(|(other, _)| *other <= hash);
+            if bucket.len() == bucket.capacity() {
+                // Left to itself it doubles, and each bucket that is copied is full.
+                bucket.reserve_exact(with_room(bucket.len()) - bucket.len());
+            }
             bucket.insert(at, (hash, what));
             self.len += 1;
         }
@@ -126,6 +132,7 @@ impl<T: Clone> FromIterator<(u64, T)> for Index<T> {
                 while let Some(one) = all.next_if(|(hash, _)| index.number(*hash) == number) {
                     bucket.push(one);
                 }
+                bucket.shrink_to_fit();
                 Arc::new(bucket)
             })
             .collect();

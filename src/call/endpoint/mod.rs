@@ -18,6 +18,8 @@ mod services;
 #[cfg(feature = "endpoints")]
 mod set;
 
+#[cfg(all(feature = "endpoints", feature = "breaker"))]
+pub(crate) use self::in_order::InOrder;
 #[cfg(any(feature = "discover", feature = "probe"))]
 pub(crate) use self::room::make_room;
 #[cfg(feature = "balance")]
