@@ -1,7 +1,7 @@
 //! Ten thousand endpoints, of which 2,500 go and 2,500 others come each second, and the calls to them meanwhile.
 //!
 //! Each test makes a part of a million calls, and one change for every 40 of them: at 200,000 calls a second these are
-//! 5,000 changes. `CHURN_CALLS=1000000` makes all, in 40 s in a debug build, and any other number holds as well: no call goes
+//! 5,000 changes. `CHURN_CALLS=1000000` makes all, in 50 s in a debug build, and any other number holds as well: no call goes
 //! to who has gone, nobody is lost, and after one, two or four million calls there are as many bytes as at the start, but
 //! for 64 KiB. What the structures take depends on how many are in the set, and not on how many have come and gone.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
