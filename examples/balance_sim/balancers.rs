@@ -35,17 +35,16 @@ pub(crate) fn balancer(name: &str, seed: u64) -> Option<Box<dyn Balancer>> {
         "least-loaded" => Arc::new(LeastLoaded::seeded(seed)),
         "ewma" => Arc::new(Ewma::seeded(seed)),
         "best-available" => RibbonRule::BestAvailable.rule(),
-        // With another number of choices: `ewma3`, or over the whole set: `ewma3@all`.
+        // With another number of choices: `ewma3`; over the whole set: `ewma3@all`; over a part of this size: `ewma3@30`.
         other => {
             let settings = other.strip_prefix("ewma")?;
-            let (choices, whole) = match settings.strip_suffix("@all") {
-                Some(choices) => (choices, true),
-                None => (settings, false),
+            let (choices, part) = settings.split_once('@').unwrap_or((settings, ""));
+            let builder = Ewma::builder().choices(choices.parse().ok()?).seeded(seed);
+            let builder = match part {
+                "" => builder,
+                "all" => builder.whole_set(),
+                size => builder.subset(size.parse().ok()?),
             };
-            let mut builder = Ewma::builder().choices(choices.parse().ok()?).seeded(seed);
-            if whole {
-                builder = builder.whole_set();
-            }
             Arc::new(builder.build().ok()?)
         }
     };
