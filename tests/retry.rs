@@ -185,7 +185,7 @@ where
             None => self.next(),
         });
         scope::current(|scope| {
-            scope.set_picked(self.endpoints[picked].clone());
+            scope.set_picked(&self.endpoints[picked]);
             scope.set_had_a_choice(self.endpoints.len() > 1);
         });
         self.picks.lock().unwrap().push(picked);
@@ -696,7 +696,7 @@ async fn an_attempt_that_reached_no_endpoint_is_not_held_to_have_gone_where_the_
     let endpoint = Endpoint::new("http://host-0").unwrap();
     let (service, _) = scripted(move |n, _: Request<String>| {
         if n == 0 {
-            scope::current(|scope| scope.set_picked(endpoint.clone()));
+            scope::current(|scope| scope.set_picked(&endpoint));
         }
         Err::<(), _>(refused())
     });

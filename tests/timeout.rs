@@ -1482,7 +1482,7 @@ mod deadline {
         struct Attempting(Endpoint);
         impl Drop for Attempting {
             fn drop(&mut self) {
-                scope::current(|scope| scope.set_picked(self.0.clone()));
+                scope::current(|scope| scope.set_picked(&self.0));
             }
         }
         let endpoint = |uri| Endpoint::new(uri).unwrap();
@@ -1958,7 +1958,7 @@ mod propagation {
 
     impl Drop for LastWord {
         fn drop(&mut self) {
-            scope::current(|scope| scope.set_picked(Endpoint::new("http://a:1").unwrap()));
+            scope::current(|scope| scope.set_picked(&Endpoint::new("http://a:1").unwrap()));
             if let Some(deadline) = scope::deadline() {
                 self.0.get_or_init(|| deadline);
             }

@@ -76,7 +76,7 @@ pub(super) async fn drain(pool: &Pool, key: &str, limit: Duration) -> Drained {
 }
 
 fn parts(entry: &Entry) -> (Held, Arc<Counters>) {
-    (Held::new(&entry.endpoint), entry.counters.clone())
+    (Held::new(&entry.endpoint), entry.counters().clone())
 }
 
 /// The endpoint that has the veto of this drain. It is taken back when this is dropped: if the endpoint has gone, so that
@@ -94,7 +94,7 @@ impl Held {
         let roster = pool.roster();
         let entry = roster.find_key(key);
         // One that was taken out and put in again has others.
-        let Some(entry) = entry.filter(|entry| Arc::ptr_eq(&entry.counters, counters)) else {
+        let Some(entry) = entry.filter(|entry| Arc::ptr_eq(entry.counters(), counters)) else {
             return false;
         };
         if self.0 != entry.endpoint {

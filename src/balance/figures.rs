@@ -17,7 +17,7 @@ use super::{
     load::{Load, Sample},
     outlier::{Hub, Outcome, Ticket, Watch},
 };
-use crate::call::{Attempt, AttemptOutcome, Endpoint, Verdict, scope};
+use crate::call::{Endpoint, Verdict};
 
 /// What the times of a pool are counted from, in nanoseconds.
 #[derive(Debug, Default)]
@@ -125,7 +125,7 @@ pub(super) enum End {
 
 impl Counters {
     #[inline]
-    fn nanos(&self, now: Instant) -> u64 {
+    pub(super) fn nanos(&self, now: Instant) -> u64 {
         self.epoch.moment(now).nanos
     }
 
@@ -184,7 +184,7 @@ impl Counters {
     }
 
     #[inline]
-    fn begin(&self, now: Moment) {
+    pub(super) fn begin(&self, now: Moment) {
         self.load.begin(now.nanos);
         self.changed.store(now.nanos, Relaxed);
     }
@@ -229,7 +229,7 @@ impl Counters {
     }
 
     #[inline]
-    fn end(&self, verdict: Verdict, end: End, started: u64, took: u64, nanos: u64, decay: f32) {
+    pub(super) fn end(&self, verdict: Verdict, end: End, started: u64, took: u64, nanos: u64, decay: f32) {
         self.load.end(started);
         self.book(verdict, end, took, nanos, decay);
     }
@@ -264,10 +264,27 @@ impl Counters {
         self.say_that_one_has_ended();
     }
 
-    fn abandon(&self, started: u64, now: Instant, decay: f32) {
+    pub(super) fn abandon(&self, started: u64, now: Instant, decay: f32) {
         let nanos = self.nanos(now);
         self.load.end(started);
         self.book_abandoned(Sample::AtLeast, nanos.saturating_sub(started), nanos, decay);
+    }
+
+    /// One has its answer, and goes on.
+    pub(super) fn answered(&self, started: u64) {
+        self.load.answered(started);
+    }
+
+    /// One that had its answer has ended.
+    pub(super) fn end_answered(&self, verdict: Verdict, took: u64, now: Instant, decay: f32) {
+        self.load.end_answered();
+        self.book(verdict, End::Answered, took, self.nanos(now), decay);
+    }
+
+    /// One that had its answer was given up.
+    pub(super) fn abandon_answered(&self, took: u64, now: Instant, decay: f32) {
+        self.load.end_answered();
+        self.book_abandoned(Sample::Took, took, self.nanos(now), decay);
     }
 
     fn book_abandoned(&self, sample: Sample, took: u64, nanos: u64, decay: f32) {
@@ -361,211 +378,20 @@ impl Figures {
     }
 }
 
-/// An attempt that counts as in flight while this lives. A verdict ends it; so does dropping it, as abandoned.
-///
-/// It is changed where it is: it comes into being and ends with each call, and moving it takes as long as either.
-#[derive(Debug)]
-pub(super) struct InFlight {
-    /// `None`: it has ended.
-    endpoint: Option<Endpoint>,
-    counters: Arc<Counters>,
-    /// As the counters have it.
-    started: u64,
-    /// Within how many seconds the rule forgets response times.
-    decay: f32,
-    /// Is it a part of a call that keeps a trail?
-    recorded: bool,
-    /// Where outliers are ejected.
-    ticket: Ticket,
-}
-
-impl InFlight {
-    /// `decay`: within how many seconds the rule forgets response times. `had_a_choice`: there were other endpoints
-    /// than this one, without a veto.
-    #[inline(always)]
-    pub(super) fn begin(
-        endpoint: &Endpoint,
-        counters: &Arc<Counters>,
-        now: Moment,
-        decay: f32,
-        had_a_choice: bool,
-    ) -> Self {
-        counters.begin(now);
-        let recorded = scope::current(|scope| {
-            scope.set_had_a_choice(had_a_choice);
-            scope.keeps_trail()
-        });
-        InFlight {
-            endpoint: Some(endpoint.clone()),
-            counters: counters.clone(),
-            started: now.nanos,
-            decay,
-            recorded,
-            ticket: Ticket::default(),
-        }
-    }
-
-    /// With what it was admitted as.
-    #[inline(always)]
-    pub(super) fn watched(mut self, ticket: Ticket) -> Self {
-        self.ticket = ticket;
-        self
-    }
-
-    /// Ends it. What comes back is where it went. `None`: it has ended before.
-    #[inline]
-    pub(super) fn end(&mut self, verdict: Verdict, end: End, now: Instant) -> Option<Endpoint> {
-        let endpoint = self.endpoint.take()?;
-        let nanos = self.counters.nanos(now);
-        let took = nanos.saturating_sub(self.started);
-        self.counters
-            .end(verdict, end, self.started, took, nanos, self.decay);
-        self.counters
-            .unwatch(self.ticket, &endpoint, Outcome::Verdict(verdict), now);
-        Some(endpoint)
-    }
-
-    /// Given up.
-    pub(super) fn abandon(&mut self, now: Instant) -> Option<Endpoint> {
-        let endpoint = self.endpoint.take()?;
-        self.counters.abandon(self.started, now, self.decay);
-        let waited = self.counters.nanos(now).saturating_sub(self.started);
-        self.counters
-            .unwatch(self.ticket, &endpoint, Outcome::GivenUp(waited), now);
-        Some(endpoint)
-    }
-
-    /// Its answer is here, and the verdict will come later. It stays in flight until then, as what comes back, and is no
-    /// part of the call any more, which may have ended long before. Where it went comes back too.
-    pub(super) fn answered(&mut self, now: Instant) -> Option<(Answered, Endpoint)> {
-        let endpoint = self.endpoint.take()?;
-        self.counters.load.answered(self.started);
-        let answered = Answered {
-            endpoint: Some(endpoint.clone()),
-            counters: self.counters.clone(),
-            took: self.counters.nanos(now).saturating_sub(self.started),
-            decay: self.decay,
-            ticket: self.ticket,
-        };
-        Some((answered, endpoint))
-    }
-
-    /// For the trail.
-    pub(super) fn attempt(&self, endpoint: &Endpoint, now: Instant, outcome: AttemptOutcome) -> Attempt {
-        let took = self.counters.nanos(now).saturating_sub(self.started);
-        let started = now.checked_sub(Duration::from_nanos(took)).unwrap_or(now);
-        Attempt::new(Some(endpoint.clone()), started, now, outcome)
-    }
-}
-
-/// An attempt that has its answer, and counts as in flight until its verdict comes. Dropped, it was given up: by the
-/// caller, and not because it had to wait.
-#[derive(Debug)]
-pub(super) struct Answered {
-    /// `None`: it has ended.
-    endpoint: Option<Endpoint>,
-    counters: Arc<Counters>,
-    /// To its answer.
-    took: u64,
-    decay: f32,
-    ticket: Ticket,
-}
-
-impl Answered {
-    /// Ends it.
-    pub(super) fn end(mut self, verdict: Verdict, now: Instant) {
-        if let Some(endpoint) = self.endpoint.take() {
-            let nanos = self.counters.nanos(now);
-            self.counters.load.end_answered();
-            self.counters
-                .book(verdict, End::Answered, self.took, nanos, self.decay);
-            self.counters
-                .unwatch(self.ticket, &endpoint, Outcome::Verdict(verdict), now);
-        }
-    }
-}
-
-impl Drop for Answered {
-    fn drop(&mut self) {
-        if let Some(endpoint) = self.endpoint.take() {
-            let now = Instant::now();
-            let nanos = self.counters.nanos(now);
-            self.counters.load.end_answered();
-            self.counters
-                .book_abandoned(Sample::Took, self.took, nanos, self.decay);
-            self.counters
-                .unwatch(self.ticket, &endpoint, Outcome::Verdict(Verdict::Ignored), now);
-        }
-    }
-}
-
-impl Drop for InFlight {
-    #[inline]
-    fn drop(&mut self) {
-        if self.endpoint.is_some() {
-            self.give_up();
-        }
-    }
-}
-
-impl InFlight {
-    #[cold]
-    fn give_up(&mut self) {
-        let now = Instant::now();
-        let Some(endpoint) = self.abandon(now).filter(|_| self.recorded) else {
-            // Should it be dropped within another call, that one has no part in it.
-            return;
-        };
-        scope::current(|scope| {
-            if scope.keeps_trail() {
-                scope.record(self.attempt(&endpoint, now, AttemptOutcome::Abandoned));
-            }
-            scope.set_picked(endpoint);
-        });
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn begin(endpoint: &Endpoint, counters: &Arc<Counters>, epoch: &Epoch) -> InFlight {
-        let now = epoch.moment(Instant::now());
-        counters.count_from(epoch, now);
-        InFlight::begin(endpoint, counters, now, 1.0, false)
-    }
-
-    #[test]
-    fn each_way_of_ending_is_counted_once_and_leaves_nothing_in_flight() {
-        let endpoint = Endpoint::new("http://a").unwrap();
-        let counters = Arc::new(Counters::default());
-        let epoch = Epoch::default();
-        let begin = || begin(&endpoint, &counters, &epoch);
-        let open = [begin(), begin()];
-        assert_eq!(counters.in_flight(), 2);
-        for verdict in [Verdict::Success, Verdict::Failure, Verdict::Ignored] {
-            let ended = begin().end(verdict, End::Met, Instant::now()).unwrap();
-            assert_eq!(ended, endpoint);
-        }
-        drop(open);
-        let figures = counters.read();
-        assert_eq!(figures.in_flight(), 0);
-        assert_eq!(figures.attempts(), 5);
-        let ended = (
-            figures.successes(),
-            figures.failures(),
-            figures.ignored(),
-            figures.abandoned(),
-        );
-        assert_eq!(ended, (1, 1, 1, 2));
-    }
+    use crate::balance::in_flight::{Counted, InFlight};
 
     #[test]
     fn the_end_of_the_last_attempt_is_told_while_somebody_awaits_it() {
-        let endpoint = Endpoint::new("http://a").unwrap();
         let counters = Arc::new(Counters::default());
-        let epoch = Epoch::default();
-        let begin = || begin(&endpoint, &counters, &epoch);
+        let to = Arc::new(Counted {
+            endpoint: Endpoint::new("http://a").unwrap(),
+            counters: counters.clone(),
+        });
+        let now = Epoch::default().moment(Instant::now());
+        let begin = || InFlight::begin(&to, now, 1.0, false);
         let (one, two) = (begin(), begin());
         let watch = counters.await_last();
         let mut ended = tokio_test::task::spawn(watch.ended());

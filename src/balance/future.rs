@@ -12,12 +12,13 @@ use tokio::time::Instant;
 use tower_service::Service;
 
 use super::{
-    figures::{End, InFlight},
+    figures::End,
+    in_flight::{Counted, InFlight},
     rule::Rule,
     wait::Waiting,
 };
 use crate::call::{
-    Addressed, Attempt, AttemptOutcome, BoxError, CallScope, Classify, Endpoint, Fault, LateVerdict, Verdict,
+    Addressed, Attempt, AttemptOutcome, BoxError, CallScope, Classify, Fault, LateVerdict, Verdict,
     is_connection_failure, scope,
 };
 
@@ -140,12 +141,12 @@ pub(super) fn ended<T, C: Classify<T>>(
             }
             let verdict = classify.classify(Ok(&response));
             let now = Instant::now();
-            if let Some(endpoint) = in_flight.end(verdict, End::Answered, now) {
+            if let Some(to) = in_flight.end(verdict, End::Answered, now) {
                 scope::current(|scope| {
                     if scope.trail().is_some() {
-                        record_answer(scope, in_flight, &endpoint, now);
+                        record_answer(scope, in_flight, &to, now);
                     }
-                    scope.set_picked(endpoint);
+                    scope.set_picked(&to.endpoint);
                 });
             }
             Ok(response)
@@ -158,22 +159,22 @@ pub(super) fn ended<T, C: Classify<T>>(
 }
 
 #[cold]
-fn record_answer(scope: &mut CallScope, in_flight: &InFlight, endpoint: &Endpoint, now: Instant) {
-    scope.record_answer(in_flight.attempt(endpoint, now, AttemptOutcome::Answered));
+fn record_answer(scope: &mut CallScope, in_flight: &InFlight, to: &Counted, now: Instant) {
+    scope.record_answer(in_flight.attempt(to, now, AttemptOutcome::Answered));
 }
 
 /// Says to the layers above where the attempt went, and leaves it in flight until its verdict comes.
 #[cold]
 fn answered(in_flight: &mut InFlight, late: &LateVerdict) {
     let now = Instant::now();
-    let Some((answered, endpoint)) = in_flight.answered(now) else {
+    let Some((answered, to)) = in_flight.answered(now) else {
         return;
     };
     scope::current(|scope| {
         if scope.trail().is_some() {
-            record_answer(scope, in_flight, &endpoint, now);
+            record_answer(scope, in_flight, &to, now);
         }
-        scope.set_picked(endpoint);
+        scope.set_picked(&to.endpoint);
     });
     late.then(move |verdict| answered.end(verdict, Instant::now()));
 }
@@ -203,10 +204,10 @@ pub(super) fn book_failure(
     fault: Fault,
 ) -> Option<Attempt> {
     let now = Instant::now();
-    let endpoint = in_flight.end(verdict, end, now)?;
-    let attempt = in_flight.attempt(&endpoint, now, AttemptOutcome::Failed(fault));
+    let to = in_flight.end(verdict, end, now)?;
+    let attempt = in_flight.attempt(&to, now, AttemptOutcome::Failed(fault));
     scope::current(|scope| {
-        scope.set_picked(endpoint);
+        scope.set_picked(&to.endpoint);
         if scope.keeps_trail() {
             scope.record(attempt);
             None

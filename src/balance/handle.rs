@@ -63,10 +63,10 @@ impl BalanceHandle {
             .iter()
             .map(|entry| EndpointFigures {
                 endpoint: entry.endpoint.clone(),
-                figures: entry.counters.read(),
-                tripped: self.pool.stats.is_tripped(&entry.counters, now),
-                ejection: self.pool.outliers().ejection(&entry.counters),
-                ejections: entry.counters.watch().map_or(0, |watch| watch.ejections()),
+                figures: entry.counters().read(),
+                tripped: self.pool.stats.is_tripped(entry.counters(), now),
+                ejection: self.pool.outliers().ejection(entry.counters()),
+                ejections: entry.counters().watch().map_or(0, |watch| watch.ejections()),
             })
             .collect()
     }
@@ -74,7 +74,7 @@ impl BalanceHandle {
     /// The figures of the endpoint with this key. `None`: it is not in the set now.
     pub fn endpoint(&self, key: &str) -> Option<Figures> {
         let roster = self.pool.roster();
-        roster.find_key(key).map(|entry| entry.counters.read())
+        roster.find_key(key).map(|entry| entry.counters().read())
     }
 
     /// Is the endpoint with this key tripped now, by the [settings](super::RibbonStats) of the layer? Not if it is not
@@ -82,7 +82,7 @@ impl BalanceHandle {
     pub fn is_tripped(&self, key: &str) -> bool {
         let roster = self.pool.roster();
         let now = self.pool.epoch().moment(Instant::now());
-        let tripped = |entry: &Entry| self.pool.stats.is_tripped(&entry.counters, now);
+        let tripped = |entry: &Entry| self.pool.stats.is_tripped(entry.counters(), now);
         roster.find_key(key).is_some_and(tripped)
     }
 
@@ -127,7 +127,7 @@ impl BalanceHandle {
     /// the set.
     pub fn ejection(&self, key: &str) -> Option<Ejection> {
         let roster = self.pool.roster();
-        self.pool.outliers().ejection(&roster.find_key(key)?.counters)
+        self.pool.outliers().ejection(roster.find_key(key)?.counters())
     }
 
     /// Are [ejections disregarded](super::outlier#how-many-are-ejected), as of the last look, since too few endpoints
@@ -141,7 +141,7 @@ impl BalanceHandle {
         let roster = self.pool.roster();
         roster
             .iter()
-            .fold(Figures::default(), |sum, entry| sum.plus(entry.counters.read()))
+            .fold(Figures::default(), |sum, entry| sum.plus(entry.counters().read()))
     }
 }
 

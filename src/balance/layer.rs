@@ -7,8 +7,8 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{
-    figures::{Counters, InFlight},
     handle::BalanceHandle,
+    in_flight::{Counted, InFlight},
     outlier::{Outcome, OutlierEjection, Ticket},
     pick::{Asked, pick},
     roster::{Pool, Roster},
@@ -50,11 +50,16 @@ pub struct LoadBalanceLayer<R = Ewma, C = ByFault> {
 /// Where an attempt goes.
 #[derive(Debug)]
 pub(super) struct Target {
-    pub(super) endpoint: Endpoint,
-    counters: Arc<Counters>,
+    to: Arc<Counted>,
     number: u64,
     had_a_choice: bool,
     ticket: Ticket,
+}
+
+impl Target {
+    pub(super) fn endpoint(&self) -> &Endpoint {
+        &self.to.endpoint
+    }
 }
 
 impl Drop for Target {
@@ -62,8 +67,7 @@ impl Drop for Target {
         // It has not started: if it was to be a probe, another call may be one.
         if self.ticket != Ticket::default() {
             let now = Instant::now();
-            self.counters
-                .unwatch(self.ticket, &self.endpoint, Outcome::GivenUp(0), now);
+            self.to.unwatch(self.ticket, Outcome::GivenUp(0), now);
         }
     }
 }
@@ -278,8 +282,7 @@ impl<R: Rule, C> Balance<R, C> {
         let now = self.pool.epoch().moment(now);
         match pick(&*self.rule, &self.pool, &roster, request, asked, passed, now) {
             Some((entry, ticket)) => Ok(Target {
-                endpoint: entry.endpoint.clone(),
-                counters: entry.counters.clone(),
+                to: entry.counted().clone(),
                 number: entry.number(),
                 had_a_choice: roster.has_another_than(entry, now),
                 ticket,
@@ -290,32 +293,25 @@ impl<R: Rule, C> Balance<R, C> {
 
     /// Is it still in the set, as it was when it was picked?
     pub(super) fn is_in_the_set(&self, target: &Target) -> bool {
-        self.pool.roster().has(target.number, &target.endpoint)
+        self.pool.roster().has(target.number, target.endpoint())
     }
 
     /// Is it being drained since it was picked, and a pick made now would not go there?
     pub(super) fn is_drained(&self, target: &Target) -> bool {
         let drains = |endpoint: &Endpoint| endpoint.eligibility().is_forbidden_by(Veto::Drain);
-        drains(&target.endpoint)
+        drains(target.endpoint())
             && (self.rule.chooses_alone() || self.pool.roster().iter().any(|entry| !drains(&entry.endpoint)))
     }
 
     /// The attempt starts.
     #[inline]
     pub(super) fn begin(&self, mut target: Target, now: Instant) -> InFlight {
-        let decay = self.rule.decay().as_secs_f32();
+        let decay = seconds(self.rule.decay());
         let ticket = mem::take(&mut target.ticket);
         let epoch = self.pool.epoch();
         let now = epoch.moment(now);
-        target.counters.count_from(epoch, now);
-        InFlight::begin(
-            &target.endpoint,
-            &target.counters,
-            now,
-            decay,
-            target.had_a_choice,
-        )
-        .watched(ticket)
+        target.to.counters.count_from(epoch, now);
+        InFlight::begin(&target.to, now, decay, target.had_a_choice).watched(ticket)
     }
 
     /// Picks an endpoint and sends the request there through a service that is ready.
@@ -340,17 +336,22 @@ impl<R: Rule, C> Balance<R, C> {
                 return Start::Nowhere { request, why };
             };
             // Before what is counted in one step: of a large set all of this comes from far, and so comes at once.
-            entry.counters.count_from(epoch, now);
-            let decay = rule.decay().as_secs_f32();
+            entry.counters().count_from(epoch, now);
+            let decay = seconds(rule.decay());
             let had_a_choice = roster.has_another_than(entry, now);
             // Before code of others is called, which may panic: this gives back what was taken.
-            let in_flight =
-                InFlight::begin(&entry.endpoint, &entry.counters, now, decay, had_a_choice).watched(ticket);
+            let in_flight = InFlight::begin(entry.counted(), now, decay, had_a_choice).watched(ticket);
             request.send_to(&entry.endpoint, self.settings.host);
             in_flight
         };
         Start::Calling(service.call(request), in_flight)
     }
+}
+
+/// As [`Duration::as_secs_f32`], but for the last digit, and without dividing.
+#[inline]
+pub(super) fn seconds(duration: Duration) -> f32 {
+    duration.as_secs() as f32 + duration.subsec_nanos() as f32 * 1e-9
 }
 
 impl Settings {

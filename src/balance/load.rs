@@ -33,13 +33,17 @@ const TICK_BITS: u32 = 20;
 const TICK_SECS: f32 = (1_u64 << TICK_BITS) as f32 / 1e9;
 const AHEAD: u32 = 1 << 16;
 
-#[derive(Debug, Default)]
+/// As newness: it has neither joined others, nor an estimate.
+const UNASKED: u64 = u64::MAX;
+
+#[derive(Debug)]
 pub(super) struct Load {
     open: AtomicU64,
     /// The estimate in seconds, as `f32`, in the upper half; the tick of the last sample in the lower one. Zero: none.
     estimate: AtomicU64,
-    /// When it joined others that had been asked before, plus one. Zero: it did not.
-    joined: AtomicU64,
+    /// When it joined others that had been asked before, plus one. Zero: it did not, or long ago, and has an estimate; so it
+    /// is mostly, and whoever looks need not look at both.
+    newness: AtomicU64,
     /// How many have their answer, and go on until the verdict comes. They say no more of how fast it answers.
     answered: AtomicU64,
 }
@@ -67,7 +71,140 @@ pub(super) struct Open {
     pub(super) age: f32,
 }
 
+/// What is seen of it at one time, for whoever looks at several: kept in numbers that a processor works out side by side.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Look {
+    /// The time that those without an answer have waited, of all together, in units.
+    ages: f32,
+    waiting: i32,
+    count: i32,
+    /// In seconds. Zero: none.
+    estimate: f32,
+    /// Since the last sample, and so many more as may be ahead, by two.
+    ticks: i32,
+    /// One by the weight of the endpoint.
+    per_weight: f32,
+}
+
+/// Four of them, each number of the one beside that of the others: so a processor takes them up.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Looks {
+    ages: [f32; 4],
+    waiting: [i32; 4],
+    counts: [i32; 4],
+    estimates: [f32; 4],
+    ticks: [i32; 4],
+    per_weight: [f32; 4],
+}
+
+impl Looks {
+    #[inline(always)]
+    pub(super) fn of([a, b, c, d]: [Look; 4]) -> Self {
+        Looks {
+            ages: [a.ages, b.ages, c.ages, d.ages],
+            waiting: [a.waiting, b.waiting, c.waiting, d.waiting],
+            counts: [a.count, b.count, c.count, d.count],
+            estimates: [a.estimate, b.estimate, c.estimate, d.estimate],
+            ticks: [a.ticks, b.ticks, c.ticks, d.ticks],
+            per_weight: [a.per_weight, b.per_weight, c.per_weight, d.per_weight],
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn each(&self) -> [Look; 4] {
+        let [a, b, c, d] = self.ages;
+        let [e, f, g, h] = self.waiting;
+        let [i, j, k, l] = self.counts;
+        let [m, n, o, p] = self.estimates;
+        let [q, r, s, t] = self.ticks;
+        let [u, v, w, x] = self.per_weight;
+        let look = |ages, waiting, count, estimate, ticks, per_weight| Look {
+            ages,
+            waiting,
+            count,
+            estimate,
+            ticks,
+            per_weight,
+        };
+        [
+            look(a, e, i, m, q, u),
+            look(b, f, j, n, r, v),
+            look(c, g, k, o, s, w),
+            look(d, h, l, p, t, x),
+        ]
+    }
+}
+
+impl Look {
+    /// One by the weight of the endpoint.
+    #[inline(always)]
+    pub(super) fn per_weight(&self) -> f32 {
+        self.per_weight
+    }
+
+    /// The time in which it answers, in seconds. Zero: it has not been asked.
+    #[inline(always)]
+    pub(super) fn estimate(&self) -> f32 {
+        self.estimate
+    }
+
+    /// How many are in flight.
+    #[inline(always)]
+    pub(super) fn count(&self) -> f32 {
+        self.count as f32
+    }
+
+    /// For how long those without an answer have waited on average, in seconds.
+    #[inline(always)]
+    pub(super) fn age(&self) -> f32 {
+        // Where nobody waits nothing is divided by next to nothing.
+        not_below_zero(self.ages) * UNIT_SECS / (self.waiting as f32 + 1e-20)
+    }
+
+    /// Since when the estimate has not been looked at, in seconds. Zero, if somebody waits for an answer now.
+    #[inline(always)]
+    pub(super) fn idle_unless_waiting(&self) -> f32 {
+        let ticks = not_below_zero(self.ticks as f32 * 2.0 - AHEAD as f32);
+        let is_alone = not_below_zero(1.0 - self.waiting as f32);
+        ticks * TICK_SECS * is_alone
+    }
+}
+
+impl Default for Load {
+    fn default() -> Self {
+        Load {
+            open: AtomicU64::new(0),
+            estimate: AtomicU64::new(0),
+            newness: AtomicU64::new(UNASKED),
+            answered: AtomicU64::new(0),
+        }
+    }
+}
+
 impl Load {
+    #[inline(always)]
+    pub(super) fn look(&self, nanos: u64, per_weight: f32) -> Look {
+        let open = self.open.load(Relaxed);
+        let word = self.estimate.load(Relaxed);
+        let waiting = (open & COUNT) as i32;
+        let ticks = ((nanos >> TICK_BITS) as u32).wrapping_sub(word as u32);
+        Look {
+            ages: ages(open, nanos) as f32,
+            waiting,
+            count: waiting + self.answered.load(Relaxed) as i32,
+            estimate: seconds(word),
+            // Somebody may have read the clock before us and written after.
+            ticks: (ticks.wrapping_add(AHEAD) >> 1) as i32,
+            per_weight,
+        }
+    }
+
+    /// Zero: it has an estimate, and has not just joined others.
+    #[inline(always)]
+    pub(super) fn newness(&self) -> u64 {
+        self.newness.load(Relaxed)
+    }
+
     #[inline]
     pub(super) fn begin(&self, nanos: u64) {
         self.open.fetch_add(start(nanos), Relaxed);
@@ -105,10 +242,7 @@ impl Load {
     pub(super) fn open(&self, nanos: u64) -> Open {
         let open = self.open.load(Relaxed);
         let count = open & COUNT;
-        // What is dropped at the top comes back as the sign. Somebody may have read the clock after us and started before:
-        // that is no age.
-        let ages = (count.wrapping_mul(nanos >> UNIT_BITS) << COUNT_BITS).wrapping_sub(open & !COUNT);
-        let ages = not_below_zero((ages as i64 >> COUNT_BITS) as f32);
+        let ages = not_below_zero(ages(open, nanos) as f32);
         Open {
             count: count as u32 + self.answered.load(Relaxed) as u32,
             waiting: count as u32,
@@ -135,29 +269,39 @@ impl Load {
     pub(super) fn suppose(&self, estimate: f32, nanos: u64) {
         let word = pack(estimate, nanos);
         let _ = self.estimate.compare_exchange(0, word, Relaxed, Relaxed);
+        self.has_estimate();
+    }
+
+    #[cold]
+    fn has_estimate(&self) {
+        let _ = self.newness.compare_exchange(UNASKED, 0, Relaxed, Relaxed);
     }
 
     /// It has joined others now.
     pub(super) fn join(&self, nanos: u64) {
-        let _ = self.joined.compare_exchange(0, nanos + 1, Relaxed, Relaxed);
+        let newly = |newness| matches!(newness, 0 | UNASKED).then_some(nanos + 1);
+        let _ = self.newness.fetch_update(Relaxed, Relaxed, newly);
     }
 
-    /// Has it joined others, and is looked at as such?
-    #[inline]
-    pub(super) fn has_joined(&self) -> bool {
-        self.joined.load(Relaxed) != 0
+    /// Has it an estimate, and not just joined others?
+    pub(super) fn is_known(&self) -> bool {
+        self.newness() == 0
     }
 
     /// For how long it has been with the others, in seconds. None: always.
     #[inline]
     pub(super) fn since_joined(&self, nanos: u64) -> Option<f32> {
-        let joined = self.joined.load(Relaxed).checked_sub(1)?;
-        Some(nanos.saturating_sub(joined) as f32 / 1e9)
+        match self.newness() {
+            0 | UNASKED => None,
+            joined => Some(nanos.saturating_sub(joined - 1) as f32 / 1e9),
+        }
     }
 
     /// It will not be looked at any more as one that has joined.
     pub(super) fn settle(&self) {
-        self.joined.store(0, Relaxed);
+        let has_estimate = self.estimate.load(Relaxed) != 0;
+        self.newness
+            .store(if has_estimate { 0 } else { UNASKED }, Relaxed);
     }
 
     /// An attempt has ended that took so many nanoseconds. An estimate is forgotten within `decay` seconds.
@@ -167,32 +311,43 @@ impl Load {
             return;
         }
         let took = (took as i64 as f32 / 1e9).max(f32::MIN_POSITIVE);
-        let next = |word: u64| {
-            if word == 0 {
-                let first = if sample == Sample::Failed {
-                    took.max(FAILURE_LEAST)
-                } else {
-                    took
-                };
-                return Some(pack(first, nanos));
+        let word = self.estimate.load(Relaxed);
+        if word == 0 {
+            let first = if sample == Sample::Failed {
+                took.max(FAILURE_LEAST)
+            } else {
+                took
+            };
+            self.estimate.store(pack(first, nanos), Relaxed);
+            self.has_estimate();
+            return;
+        }
+        let before = seconds(word);
+        let took = match sample {
+            Sample::AtLeast if took <= before => return,
+            Sample::Failed => {
+                let longer = (before * FAILURE_FACTOR).min(before.max(FAILURE_MOST));
+                took.max(longer).max(FAILURE_LEAST)
             }
-            let before = seconds(word);
-            let took = match sample {
-                Sample::AtLeast if took <= before => return None,
-                Sample::Failed => {
-                    let longer = (before * FAILURE_FACTOR).min(before.max(FAILURE_MOST));
-                    took.max(longer).max(FAILURE_LEAST)
-                }
-                _ => took,
-            };
-            let weight = match idle(word, nanos) {
-                0.0 => LEAST_WEIGHT,
-                idle => (1.0 - (-idle / decay).exp()).max(LEAST_WEIGHT),
-            };
-            Some(pack(before + weight * (took - before), nanos))
+            _ => took,
         };
-        let _ = self.estimate.fetch_update(Relaxed, Relaxed, next);
+        let weight = match idle(word, nanos) {
+            0.0 => LEAST_WEIGHT,
+            idle => (1.0 - (-idle / decay).exp()).max(LEAST_WEIGHT),
+        };
+        // Of two that end at the very same time one is enough: a mean need not count, and this is done at each end.
+        self.estimate
+            .store(pack(before + weight * (took - before), nanos), Relaxed);
     }
+}
+
+/// For how long those that are under way have waited, of all together, in units. Somebody may have read the clock after us
+/// and started before: that is below zero, and no age.
+#[inline(always)]
+fn ages(open: u64, nanos: u64) -> i64 {
+    let now = (open & COUNT).wrapping_mul(nanos >> UNIT_BITS);
+    // What is dropped at the top comes back as the sign.
+    (now << COUNT_BITS).wrapping_sub(open & !COUNT) as i64 >> COUNT_BITS
 }
 
 #[inline]

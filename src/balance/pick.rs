@@ -58,7 +58,7 @@ pub(super) fn pick<'a, R: Rule + ?Sized>(
     if is_on {
         for _ in 0..CHOICES {
             let entry = choose()?;
-            if let Some(ticket) = outliers.admit(&entry.counters, &entry.endpoint, now.instant) {
+            if let Some(ticket) = outliers.admit(entry.counters(), &entry.endpoint, now.instant) {
                 return Some((entry, ticket));
             }
         }
@@ -91,12 +91,10 @@ fn entry<'a, R: Rule + ?Sized>(
         return stay;
     }
     let all = Candidates::all(roster, stats, request, tried, now);
-    let place = if rule.chooses_alone() {
-        place(rule, &all)
-    } else {
-        choose(rule, &all, tried, now)
-    };
-    roster.get(place?)
+    if rule.chooses_alone() {
+        return roster.get(place(rule, &all)?);
+    }
+    choose(rule, roster, &all, tried, now)
 }
 
 /// Which endpoints this call should not go to again, as long as there are others.
@@ -133,21 +131,23 @@ fn is_tried(endpoint: &Endpoint) -> bool {
 /// So often the rule of a large set is asked in vain before all are looked at.
 const ASKS: usize = 64;
 
-/// The place of the one that the rule chooses, among those that can be had. There is at least one candidate.
+/// The one that the rule chooses, among those that can be had. There is at least one candidate.
 #[inline]
-fn choose<R: Rule + ?Sized>(rule: &R, all: &Candidates<'_>, tried: Tried<'_>, now: Moment) -> Option<usize> {
-    if let Some(few) = all.roster().known_few(now) {
-        return among_few(rule, all, tried, &few);
+fn choose<'a, R: Rule + ?Sized>(
+    rule: &R,
+    roster: &'a Roster,
+    all: &Candidates<'_>,
+    tried: Tried<'_>,
+    now: Moment,
+) -> Option<&'a Entry> {
+    if let Some(few) = roster.known_few(now) {
+        return roster.get(among_few(rule, all, tried, &few)?);
     }
     let first = place(rule, all)?;
-    if all
-        .roster()
-        .get(first)
-        .is_some_and(|entry| Demand::CanBeHad.is_met(entry, tried))
-    {
-        return Some(first);
+    match roster.get(first) {
+        Some(entry) if Demand::CanBeHad.is_met(entry, tried) => Some(entry),
+        _ => roster.get(choose_again(rule, all, tried, now, first)?),
     }
-    choose_again(rule, all, tried, now, first)
 }
 
 /// The first one that it has chosen cannot be had.

@@ -5,8 +5,10 @@ use std::{fmt, sync::Arc};
 use tokio::time::Instant;
 
 use super::{
-    figures::{End, InFlight},
+    figures::End,
     handle::BalanceHandle,
+    in_flight::InFlight,
+    layer::seconds,
     outlier::OutlierEjection,
     pick::{Asked, pick},
     roster::Pool,
@@ -74,12 +76,11 @@ impl<R: Rule> Picker<R> {
         let epoch = self.pool.epoch();
         let now = epoch.moment(now);
         let (entry, ticket) = pick(&*self.rule, &self.pool, &roster, request, &asked, &[], now)?;
-        let decay = self.rule.decay().as_secs_f32();
-        entry.counters.count_from(epoch, now);
+        let decay = seconds(self.rule.decay());
+        entry.counters().count_from(epoch, now);
         let had_a_choice = roster.has_another_than(entry, now);
         Some(Picked {
-            in_flight: InFlight::begin(&entry.endpoint, &entry.counters, now, decay, had_a_choice)
-                .watched(ticket),
+            in_flight: InFlight::begin(entry.counted(), now, decay, had_a_choice).watched(ticket),
             endpoint: entry.endpoint.clone(),
         })
     }

@@ -7,7 +7,6 @@ use std::{
     collections::HashMap,
     hash::{Hash, Hasher},
     mem,
-    ops::Deref,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -18,6 +17,7 @@ use arc_swap::{ArcSwap, Guard};
 
 use super::{
     figures::{Counters, Epoch, Moment},
+    in_flight::Counted,
     outlier::{Hub, OutlierEjection},
     scarce::{SMALL, Scarce},
     stats::RibbonStats,
@@ -85,7 +85,8 @@ type Chunk = Arc<[Entry]>;
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) endpoint: Endpoint,
-    pub(super) counters: Lazy,
+    /// Made when somebody looks: of a large set many are never looked at.
+    counted: OnceLock<Arc<Counted>>,
     /// The order of the set is that of the numbers.
     number: u64,
     /// Of its key.
@@ -93,10 +94,6 @@ pub(super) struct Entry {
     /// Did most of the others come before it?
     pub(super) late: bool,
 }
-
-/// Counters, made when somebody looks: of a large set many are never looked at.
-#[derive(Debug, Default)]
-pub(super) struct Lazy(OnceLock<Arc<Counters>>);
 
 /// Which endpoints are in which zone. Those without one share one.
 #[derive(Debug)]
@@ -278,20 +275,18 @@ impl Roster {
                 }
                 Delta::Became(number, now) if *number == now.number => {
                     if let Some(entry) = draft.get_mut(*number) {
-                        entry.endpoint = now.endpoint.clone();
+                        entry.become_this(&now.endpoint);
                     }
                 }
                 Delta::Became(number, now) => {
-                    if let Some(old) = draft.take(*number) {
+                    if let Some(mut entry) = draft.take(*number) {
                         if let Some(keys) = &mut keys {
-                            keys.remove(old.hash.get(), |one| one == number);
-                            keys.insert(old.hash.get(), now.number);
+                            keys.remove(entry.hash.get(), |one| one == number);
+                            keys.insert(entry.hash.get(), now.number);
                         }
-                        draft.append(Entry {
-                            endpoint: now.endpoint.clone(),
-                            number: now.number,
-                            ..old
-                        });
+                        entry.become_this(&now.endpoint);
+                        entry.number = now.number;
+                        draft.append(entry);
                     }
                 }
             }
@@ -473,9 +468,33 @@ impl Seat {
         }
     }
 
+    /// The same, and gone is as well what is described anew. All questions about one seat are to be of one kind.
+    #[inline]
+    pub(super) fn place_as(&self, endpoint: &Endpoint, roster: &Roster) -> Option<usize> {
+        let mut known = self.known.load(Relaxed);
+        if known >> 32 != roster.id & NOWHERE {
+            known = self.look_up_as(endpoint, roster);
+        }
+        match known & NOWHERE {
+            NOWHERE => None,
+            place => Some(place as usize),
+        }
+    }
+
+    #[cold]
+    fn look_up_as(&self, endpoint: &Endpoint, roster: &Roster) -> u64 {
+        let place = roster.place_of(self.number);
+        let is_same = |&place: &usize| roster.get(place).is_some_and(|entry| entry.endpoint == *endpoint);
+        self.keep(place.filter(is_same), roster)
+    }
+
     #[cold]
     fn look_up(&self, roster: &Roster) -> u64 {
         let place = roster.place_of(self.number);
+        self.keep(place, roster)
+    }
+
+    fn keep(&self, place: Option<usize>, roster: &Roster) -> u64 {
         let known = roster.known(place.unwrap_or(usize::MAX));
         self.known.store(known, Relaxed);
         known
@@ -491,10 +510,45 @@ impl Entry {
         Entry {
             hash: endpoint.affinity(),
             endpoint,
-            counters: Lazy::default(),
+            counted: OnceLock::new(),
             number,
             late,
         }
+    }
+
+    #[inline]
+    pub(super) fn counters(&self) -> &Arc<Counters> {
+        &self.counted().counters
+    }
+
+    #[inline]
+    pub(super) fn counted(&self) -> &Arc<Counted> {
+        match self.counted.get() {
+            Some(counted) => counted,
+            None => self.begin_to_count(),
+        }
+    }
+
+    /// Where several threads come at once, what one has made counts; none waits for another.
+    #[cold]
+    fn begin_to_count(&self) -> &Arc<Counted> {
+        let counted = Counted {
+            endpoint: self.endpoint.clone(),
+            counters: Arc::default(),
+        };
+        let counted = Arc::new(counted);
+        self.counted.get_or_init(|| counted)
+    }
+
+    /// From now on it is described like this. The counters stay.
+    fn become_this(&mut self, endpoint: &Endpoint) {
+        if let Some(counted) = self.counted.take() {
+            self.counted = OnceLock::from(Arc::new(Counted {
+                endpoint: endpoint.clone(),
+                counters: counted.counters.clone(),
+            }));
+        }
+        self.endpoint = endpoint.clone();
     }
 
     #[inline]
@@ -508,29 +562,8 @@ impl Clone for Entry {
     fn clone(&self) -> Self {
         Entry {
             endpoint: self.endpoint.clone(),
-            counters: Lazy(OnceLock::from(Arc::clone(&self.counters))),
+            counted: OnceLock::from(self.counted().clone()),
             ..*self
-        }
-    }
-}
-
-impl Lazy {
-    /// Where several threads come at once, what one has made counts; none waits for another.
-    #[cold]
-    fn make(&self) -> &Arc<Counters> {
-        let counters = Arc::default();
-        self.0.get_or_init(|| counters)
-    }
-}
-
-impl Deref for Lazy {
-    type Target = Arc<Counters>;
-
-    #[inline]
-    fn deref(&self) -> &Arc<Counters> {
-        match self.0.get() {
-            Some(counters) => counters,
-            None => self.make(),
         }
     }
 }
@@ -706,7 +739,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::{balance::figures::InFlight, call::Veto};
+    use crate::{balance::in_flight::InFlight, call::Veto};
 
     fn endpoint(key: &str) -> Endpoint {
         Endpoint::new(key).unwrap()
@@ -721,18 +754,18 @@ mod tests {
             .iter()
             .map(|entry| {
                 let now = pool.epoch().moment(Instant::now());
-                entry.counters.count_from(pool.epoch(), now);
-                InFlight::begin(&entry.endpoint, &entry.counters, now, 1.0, false)
+                entry.counters().count_from(pool.epoch(), now);
+                InFlight::begin(entry.counted(), now, 1.0, false)
             })
             .collect();
         let in_flight = || -> Vec<u64> {
             let roster = pool.roster();
-            roster.iter().map(|entry| entry.counters.in_flight()).collect()
+            roster.iter().map(|entry| entry.counters().in_flight()).collect()
         };
         set.insert(endpoint("http://c"));
         set.insert(Endpoint::builder("http://b").weight(7).build().unwrap());
         assert_eq!(in_flight(), [1, 1, 0], "a new description is the same endpoint");
-        let gone = Arc::downgrade(&pool.roster().get(0).unwrap().counters);
+        let gone = Arc::downgrade(pool.roster().get(0).unwrap().counters());
         set.remove("http://a");
         assert_eq!(in_flight(), [1, 0]);
         drop(open);
@@ -763,8 +796,8 @@ mod tests {
             }));
             for entry in pool.roster().iter() {
                 match old.iter().find(|old| old.endpoint.key() == entry.endpoint.key()) {
-                    Some(old) => prop_assert!(Arc::ptr_eq(&old.counters, &entry.counters)),
-                    None => prop_assert!(old.iter().all(|old| !Arc::ptr_eq(&old.counters, &entry.counters))),
+                    Some(old) => prop_assert!(Arc::ptr_eq(old.counters(), entry.counters())),
+                    None => prop_assert!(old.iter().all(|old| !Arc::ptr_eq(old.counters(), entry.counters()))),
                 }
             }
         }
@@ -871,16 +904,16 @@ mod tests {
                         let roster = pool.roster();
                         if let Some(entry) = roster.get(place) {
                             let key = entry.endpoint.key().to_owned();
-                            let known = counters.entry(key.clone()).or_insert_with(|| Arc::clone(&entry.counters));
-                            prop_assert!(Arc::ptr_eq(known, &entry.counters));
+                            let known = counters.entry(key.clone()).or_insert_with(|| Arc::clone(entry.counters()));
+                            prop_assert!(Arc::ptr_eq(known, entry.counters()));
                             seats.entry(key).or_insert_with(|| roster.seat(place).unwrap());
                         }
                     }
                     Op::LookAtAll => {
                         for entry in pool.roster().iter() {
                             let known = counters.entry(entry.endpoint.key().to_owned());
-                            let known = known.or_insert_with(|| Arc::clone(&entry.counters));
-                            prop_assert!(Arc::ptr_eq(known, &entry.counters));
+                            let known = known.or_insert_with(|| Arc::clone(entry.counters()));
+                            prop_assert!(Arc::ptr_eq(known, entry.counters()));
                         }
                     }
                 }
@@ -920,7 +953,7 @@ mod tests {
         let is_new = |chunk: &&Chunk| !before.iter().any(|old| Arc::ptr_eq(old, chunk));
         assert_eq!(after.iter().filter(is_new).count(), 1);
         assert_eq!(after.len(), before.len());
-        let made = |chunk: &&Chunk| chunk.iter().any(|entry| entry.counters.0.get().is_some());
+        let made = |chunk: &&Chunk| chunk.iter().any(|entry| entry.counted.get().is_some());
         assert_eq!(
             after.iter().filter(made).count(),
             1,

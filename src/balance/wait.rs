@@ -13,7 +13,7 @@ use tokio::{
 use tower_service::Service;
 
 use super::{
-    figures::InFlight,
+    in_flight::InFlight,
     layer::{Balance, NAME, Nowhere, Start},
     rule::Rule,
 };

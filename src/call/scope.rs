@@ -181,9 +181,9 @@ impl CallScope {
     }
 
     /// Says to the layers above where the attempt went. Nobody is told outside of a call.
-    pub fn set_picked(&mut self, endpoint: Endpoint) {
+    pub fn set_picked(&mut self, endpoint: &Endpoint) {
         if self.within_a_call {
-            self.picked = Some(endpoint);
+            self.picked = Some(endpoint.clone());
         }
     }
 
@@ -492,7 +492,7 @@ mod tests {
         let mut outer = CallScope::begin();
         outer.enter(|| {
             let mut inner = CallScope::join();
-            inner.enter(|| current(|scope| scope.set_picked(a.clone())));
+            inner.enter(|| current(|scope| scope.set_picked(&a)));
             assert_eq!(inner.picked(), Some(&a));
             let _ = inner.finish(Ok(()));
         });
@@ -551,7 +551,7 @@ mod tests {
                 let _ = part.finish(Ok(()));
                 let mut other = CallScope::begin();
                 assert!(!other.may_have_been_sent());
-                other.set_picked(endpoint("http://other"));
+                other.set_picked(&endpoint("http://other"));
                 let _ = other.finish(Ok(()));
             });
             assert_eq!(call.may_have_been_sent(), may_have_been_sent);
@@ -601,7 +601,7 @@ mod tests {
             call.enter(|| {
                 current(|scope| {
                     scope.record(attempt(endpoint));
-                    scope.set_picked(endpoint.clone());
+                    scope.set_picked(endpoint);
                     scope.set_had_a_choice(had_a_choice);
                 });
             });

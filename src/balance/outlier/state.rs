@@ -203,7 +203,7 @@ impl State {
         self.surveyed_at = Some(now);
         let mut usable = 0;
         for entry in roster.iter() {
-            let watch = entry.counters.watch();
+            let watch = entry.counters().watch();
             match watch.filter(|watch| watch.word().phase() != Phase::In) {
                 Some(watch) => self.find(watch, &entry.endpoint, id),
                 None => usable += usize::from(entry.endpoint.eligibility().is_eligible()),
@@ -275,7 +275,7 @@ impl State {
         let settings = self.settings.clone();
         if settings.compares() {
             let watched = roster.iter().filter_map(|entry| {
-                let watch = entry.counters.watch()?;
+                let watch = entry.counters().watch()?;
                 let tally = watch.take_tally();
                 let counts = watch.word().phase() == Phase::In && tally.successes + tally.failures > 0;
                 counts.then_some((tally, entry))
@@ -284,14 +284,14 @@ impl State {
             for (index, cause) in outliers(&settings, roster.len(), &rates) {
                 if let Some((entry, watch)) = entries
                     .get(index)
-                    .and_then(|entry| Some((entry, entry.counters.watch()?)))
+                    .and_then(|entry| Some((entry, entry.counters().watch()?)))
                 {
-                    self.eject(watch, &entry.counters, &entry.endpoint, cause, now);
+                    self.eject(watch, entry.counters(), &entry.endpoint, cause, now);
                 }
             }
         }
         for entry in roster.iter() {
-            if let Some(watch) = entry.counters.watch() {
+            if let Some(watch) = entry.counters().watch() {
                 let clean = self.swept.saturating_sub(watch.returned().max(before));
                 watch.forgive(clean.checked_div(interval).unwrap_or(0));
             }

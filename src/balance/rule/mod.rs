@@ -6,7 +6,7 @@
 //!
 //! | rule | picks | looks at |
 //! | --- | --- | --- |
-//! | [`Ewma`] (the default) | of ten drawn the one that is likely to answer soonest | ten endpoints |
+//! | [`Ewma`] (the default) | of twelve drawn the one that is likely to answer soonest | twelve endpoints |
 //! | [`LeastLoaded`] | of two drawn, or more, the one with the fewest attempts in flight | two |
 //! | [`RoundRobin`] | one after the other, from the first on | one |
 //! | [`WeightedRoundRobin`] | the same, each as often as its weight says | one |
@@ -409,7 +409,7 @@ impl<'a> Candidate<'a> {
     /// How many attempts through this layer are under way to it.
     #[inline]
     pub fn in_flight(&self) -> u64 {
-        self.entry.counters.in_flight()
+        self.entry.counters().in_flight()
     }
 
     /// For how long the attempts that are under way to it have waited for their answers, on average. Zero if none does. One that
@@ -417,7 +417,7 @@ impl<'a> Candidate<'a> {
     ///
     /// Nothing is heard of a server that has fallen silent, but this grows.
     pub fn waiting(&self) -> Duration {
-        Duration::from_secs_f32(self.entry.counters.load().open(self.now.nanos).age)
+        Duration::from_secs_f32(self.entry.counters().load().open(self.now.nanos).age)
     }
 
     /// The time in which it has answered of late: a mean whose weights fall within the [decay](Rule::decay) of the rule.
@@ -428,7 +428,7 @@ impl<'a> Candidate<'a> {
     /// the mean; an error that counts as neither success nor failure does not count. One that ends after another has a
     /// weight of a tenth at least.
     pub fn response_time(&self) -> Option<Duration> {
-        let (estimate, _) = self.entry.counters.load().estimate(self.now.nanos)?;
+        let (estimate, _) = self.entry.counters().load().estimate(self.now.nanos)?;
         Some(Duration::from_secs_f32(estimate))
     }
 
@@ -447,7 +447,7 @@ impl<'a> Candidate<'a> {
     /// Its live counters.
     #[inline]
     fn counters(&self) -> &'a Arc<Counters> {
-        &self.entry.counters
+        self.entry.counters()
     }
 
     /// Has it come into a set that others were in before?
@@ -469,23 +469,23 @@ impl<'a> Candidate<'a> {
 
     /// What has been counted about it.
     pub fn figures(&self) -> Figures {
-        self.entry.counters.read()
+        self.entry.counters().read()
     }
 
     /// Is it tripped, by the [settings](RibbonStats) of the layer?
     pub fn is_tripped(&self) -> bool {
-        self.stats.is_tripped(&self.entry.counters, self.now)
+        self.stats.is_tripped(self.entry.counters(), self.now)
     }
 
     /// As [`in_flight`](Candidate::in_flight), but none if nothing has started or ended for
     /// [too long](super::RibbonStatsBuilder::active_window).
     pub fn active(&self) -> u64 {
-        self.stats.active(&self.entry.counters, self.now)
+        self.stats.active(self.entry.counters(), self.now)
     }
 
     /// Is it neither tripped nor at its limit, as far as the [settings](RibbonStats) of the layer say so?
     pub fn is_available(&self) -> bool {
-        self.stats.is_available(&self.entry.counters, self.now)
+        self.stats.is_available(self.entry.counters(), self.now)
     }
 }
 

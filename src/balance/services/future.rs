@@ -17,7 +17,7 @@ use super::{
     view::RequestView,
 };
 use crate::{
-    balance::{Rule, figures::InFlight, future::ended, layer::Target, pick::Asked},
+    balance::{Rule, future::ended, in_flight::InFlight, layer::Target, pick::Asked},
     call::{Attempt, BoxError, Classify, NoTimeLeft},
 };
 
@@ -150,7 +150,7 @@ where
         mut request,
         before,
     } = found;
-    shared.view.address(&mut request, &target.endpoint);
+    shared.view.address(&mut request, target.endpoint());
     let in_flight = shared.balance.begin(target, now);
     State::Calling {
         future: service.call(request),

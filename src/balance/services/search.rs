@@ -184,7 +184,7 @@ impl<S> Seen<S> {
     {
         let mut place = 0;
         while let Some((lent, target)) = self.held.get_mut(place) {
-            let is_current = shared.services.is_current(&target.endpoint, lent);
+            let is_current = shared.services.is_current(target.endpoint(), lent);
             let poll = if is_current && shared.balance.is_in_the_set(target) {
                 lent.service.poll_ready(cx).map(Some)
             } else {
@@ -198,7 +198,7 @@ impl<S> Seen<S> {
             let (lent, target) = self.held.remove(place);
             match outcome {
                 Some(Ok(())) => {
-                    shared.services.is_ready(&target.endpoint);
+                    shared.services.is_ready(target.endpoint());
                     if shared.balance.is_drained(&target) {
                         *looks = true;
                         continue;
@@ -208,11 +208,11 @@ impl<S> Seen<S> {
                 Some(Err(error)) => {
                     shared
                         .services
-                        .is_not_ready(&target.endpoint, NotNow::Failed, now);
+                        .is_not_ready(target.endpoint(), NotNow::Failed, now);
                     self.failed(error.into(), target, shared, now);
                 }
                 None => {
-                    self.passed.retain(|passed| *passed != target.endpoint);
+                    self.passed.retain(|passed| *passed != *target.endpoint());
                     *looks = true;
                 }
             }
@@ -240,7 +240,7 @@ impl<S> Seen<S> {
         self.set = Nowhere::of(&shared.balance.pool.roster());
         let held = &self.held;
         self.passed.retain(|passed| {
-            held.iter().any(|(_, target)| target.endpoint == *passed)
+            held.iter().any(|(_, target)| target.endpoint() == passed)
                 || passed.eligibility().is_forbidden_by(Veto::NotReady)
         });
         for _ in 0..MOST {
@@ -267,7 +267,7 @@ impl<S> Seen<S> {
     {
         match look {
             Look::Busy(lent, target) => {
-                self.passed.push(target.endpoint.clone());
+                self.passed.push(target.endpoint().clone());
                 if self.held.len() == MOST {
                     // So that of many each is asked some time.
                     self.held.remove(0);
@@ -275,7 +275,7 @@ impl<S> Seen<S> {
                 self.held.push((lent, target));
             }
             Look::Failed(error, target) => {
-                self.passed.push(target.endpoint.clone());
+                self.passed.push(target.endpoint().clone());
                 self.failed(error, target, shared, now);
             }
             Look::Vacant(endpoint) => self.passed.push(endpoint),

@@ -242,23 +242,26 @@ impl<S, R: Rule, C, V> Shared<S, R, C, V> {
             Ok(target) => target,
             Err(why) => return Look::Nowhere(why),
         };
-        if passed.iter().any(|passed| passed.key() == target.endpoint.key()) {
+        if passed
+            .iter()
+            .any(|passed| passed.key() == target.endpoint().key())
+        {
             return Look::Passed;
         }
-        let Some(mut lent) = self.services.lend(&target.endpoint) else {
-            return Look::Vacant(target.endpoint.clone());
+        let Some(mut lent) = self.services.lend(target.endpoint()) else {
+            return Look::Vacant(target.endpoint().clone());
         };
         match lent.service.poll_ready(cx) {
             Poll::Ready(Ok(())) => {
-                self.services.is_ready(&target.endpoint);
+                self.services.is_ready(target.endpoint());
                 Look::Ready(lent.service, target)
             }
             Poll::Ready(Err(error)) => {
-                self.services.is_not_ready(&target.endpoint, NotNow::Failed, now);
+                self.services.is_not_ready(target.endpoint(), NotNow::Failed, now);
                 Look::Failed(error.into(), target)
             }
             Poll::Pending => {
-                self.services.is_not_ready(&target.endpoint, NotNow::Busy, now);
+                self.services.is_not_ready(target.endpoint(), NotNow::Busy, now);
                 Look::Busy(lent, target)
             }
         }

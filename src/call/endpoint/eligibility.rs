@@ -49,7 +49,14 @@ impl Eligibility {
     /// Is there no veto?
     #[inline]
     pub fn is_eligible(&self) -> bool {
-        self.vetoes.load(Relaxed) == 0
+        self.vetoes() == 0
+    }
+
+    /// Zero: there is none.
+    #[allow(dead_code, reason = "read by a layer that is a feature")]
+    #[inline(always)]
+    pub(crate) fn vetoes(&self) -> u64 {
+        self.vetoes.load(Relaxed)
     }
 
     /// Is there no veto but, perhaps, this one?
