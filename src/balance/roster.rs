@@ -822,6 +822,14 @@ mod tests {
                 .iter()
                 .all(|entry| entry.hash == Affinity::of(entry.endpoint.key()))
         );
+        let describes = |entry: &Entry| match entry.counted.get() {
+            Some(counted) => counted.endpoint == entry.endpoint,
+            None => true,
+        };
+        assert!(
+            roster.iter().all(describes),
+            "attempts go by the latest description"
+        );
         assert_eq!(
             (roster.len(), roster.is_empty()),
             (expected.len(), expected.is_empty())

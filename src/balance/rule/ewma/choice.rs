@@ -66,11 +66,14 @@ pub(super) fn cost(answers: f32, age: f32, count: f32) -> f32 {
     longer * (count + 1.0)
 }
 
+/// The sixteenth root of next to nothing. Of nothing any number of attempts would cost as little as none.
+const LEAST_ROOT: f32 = 0.25;
+
 /// One to the base of 1/e, but for two hundredths, in a few steps.
 #[inline(always)]
 fn falling(by: f32) -> f32 {
     let root = 1.0 - by * (1.0 / 16.0);
-    let root = if root > 0.0 { root } else { 0.0 };
+    let root = if root > LEAST_ROOT { root } else { LEAST_ROOT };
     let root = root * root;
     let root = root * root;
     let root = root * root;

@@ -13,7 +13,7 @@ pub(super) type Fours<T> = [[T; FOUR]; FOUR];
 const INDEX_BITS: u32 = 27;
 
 /// So many choices, of `n`: one of each twelfth, if there are twelve, so that none is drawn twice. Where the twelfths begin is
-/// drawn as well. What is beyond the choices is one of them, once more.
+/// drawn as well. What is beyond the choices is any of the `n`.
 #[inline(always)]
 pub(super) fn draw(dice: &Dice, n: usize, choices: usize) -> Fours<u32> {
     let (n, choices) = (n as u32, choices as u32);

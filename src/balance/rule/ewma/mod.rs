@@ -36,7 +36,7 @@ const SLOW_START: Duration = Duration::from_secs(4);
 ///   calls of all others.
 /// - What is held against an endpoint that is asked no more is forgiven after a [while](EwmaBuilder::recovery). It is
 ///   asked by one call then; the next ones wait for how that ends.
-/// - A new endpoint is taken for what its peers are on average, and gets little at [first](EwmaBuilder::slow_start).
+/// - A new endpoint is taken for the median of its peers, and gets little at [first](EwmaBuilder::slow_start).
 /// - Looking at an endpoint changes nothing, so it does not matter how often it is looked at.
 /// - What it expects is divided by the endpoint's [weight](Endpoint::weight): one with a weight of three is taken until its
 ///   answers take three times as long, or as many more attempts are in flight to it. That is its part under load. If
