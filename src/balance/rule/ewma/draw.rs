@@ -112,6 +112,34 @@ mod tests {
             prop_assert!(all.iter().all(|&one| (one as usize) < n), "{all:?}");
             let different: HashSet<_> = chosen.iter().collect();
             prop_assert_eq!(different.len(), choices, "{:?}", chosen);
+            let next = chosen.iter().cycle().skip(1);
+            let far = chosen.iter().zip(next).map(|(&one, &next)| (next as usize + n - one as usize) % n);
+            let part = n / choices + 1;
+            prop_assert!(far.max() <= Some(2 * part), "they are from all parts of {}: {:?}", n, chosen);
+        }
+    }
+
+    #[test]
+    fn of_a_set_of_any_size_each_part_is_drawn_as_often_as_any_other() {
+        const ROUNDS: u64 = 20_000;
+        const PARTS: usize = 16;
+        for n in [
+            160, 32_752, 32_767, 32_768, 40_000, 65_535, 65_536, 70_000, 10_000_000,
+        ] {
+            for choices in [1, 2, 12] {
+                let mut parts = [0_u32; PARTS];
+                for seed in 0..ROUNDS {
+                    let (chosen, _) = drawn(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15), n, choices);
+                    for one in chosen {
+                        parts[one as usize * PARTS / n] += 1;
+                    }
+                }
+                let mean = ROUNDS as f64 * choices as f64 / PARTS as f64;
+                // Five standard deviations.
+                let most = 5.0 * mean.sqrt();
+                let is_even = |&count: &u32| (f64::from(count) - mean).abs() <= most;
+                assert!(parts.iter().all(is_even), "{n}, {choices}: {parts:?}");
+            }
         }
     }
 
