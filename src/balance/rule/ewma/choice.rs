@@ -156,7 +156,8 @@ impl Ewma {
             } else {
                 self.cost_of_newcomer(candidates, &seen) * seen.per_weight
             };
-            Some((cost, index))
+            // As exact as those of the usual ones: else a new one would lose where costs are the same.
+            Some((Rank::new(cost, 0, 1).cost(), index))
         };
         let usual = |turn: usize, index: u32| {
             let ranks = ranks.filter(|_| tried.is_nothing())?;
