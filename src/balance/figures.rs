@@ -319,7 +319,8 @@ impl Figures {
 
     /// All attempts, those in flight included: how often the endpoint was picked.
     pub fn attempts(&self) -> u64 {
-        self.in_flight + self.successes + self.failures + self.ignored + self.abandoned
+        let begun = self.in_flight.saturating_add(self.abandoned);
+        begun.saturating_add(self.completed())
     }
 
     /// Attempts that ended in a success.
@@ -345,7 +346,8 @@ impl Figures {
     /// Attempts that ended with an answer or an error (Ribbon's total requests): successes, failures and what counts
     /// as neither.
     pub fn completed(&self) -> u64 {
-        self.successes + self.failures + self.ignored
+        let judged = self.successes.saturating_add(self.failures);
+        judged.saturating_add(self.ignored)
     }
 
     /// How many attempts in a row have failed to reach the server, or to hear from it: connect refused, no route,
@@ -367,11 +369,11 @@ impl Figures {
 
     pub(super) fn plus(self, other: Figures) -> Figures {
         Figures {
-            in_flight: self.in_flight + other.in_flight,
-            successes: self.successes + other.successes,
-            failures: self.failures + other.failures,
-            ignored: self.ignored + other.ignored,
-            abandoned: self.abandoned + other.abandoned,
+            in_flight: self.in_flight.saturating_add(other.in_flight),
+            successes: self.successes.saturating_add(other.successes),
+            failures: self.failures.saturating_add(other.failures),
+            ignored: self.ignored.saturating_add(other.ignored),
+            abandoned: self.abandoned.saturating_add(other.abandoned),
             connection_failures: self.connection_failures.max(other.connection_failures),
             response_nanos: self.response_nanos.saturating_add(other.response_nanos),
         }
@@ -424,5 +426,26 @@ mod tests {
         };
         assert_eq!(sum, most);
         assert_eq!((sum.ignored(), sum.abandoned()), (5_000, 50_000));
+    }
+    #[test]
+    fn figures_as_large_as_can_be_are_added_and_shown() {
+        let most = Figures {
+            in_flight: u64::MAX,
+            successes: u64::MAX,
+            failures: u64::MAX,
+            ignored: u64::MAX,
+            abandoned: u64::MAX,
+            connection_failures: u32::MAX,
+            response_nanos: u64::MAX,
+        };
+        assert_eq!(most.plus(most), most);
+        assert_eq!((most.attempts(), most.completed()), (u64::MAX, u64::MAX));
+        assert!(most.to_string().contains("18446744073709551615 in flight"));
+        let slow = Figures {
+            successes: 1,
+            response_nanos: u64::MAX,
+            ..Figures::default()
+        };
+        assert!(slow.to_string().ends_with("mean 18446744073.7s"), "{slow}");
     }
 }
