@@ -91,8 +91,77 @@ impl Numbers {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
     use super::*;
     use crate::call::Affinity;
+
+    /// Which number each key has; several keys have one hash.
+    #[derive(Default)]
+    struct Keys {
+        numbers: Numbers,
+        model: BTreeMap<u16, u64>,
+        keys: Vec<u16>,
+    }
+
+    impl Keys {
+        fn hash(key: u16) -> u64 {
+            hash(u64::from(key / 4))
+        }
+
+        fn insert(&mut self, key: u16) -> Option<u64> {
+            let number = self.keys.len() as u64;
+            self.keys.push(key);
+            let keys = &self.keys;
+            let known = self
+                .numbers
+                .find_or_insert(Keys::hash(key), number, |one| keys[one as usize] == key);
+            if known.is_none() {
+                self.model.insert(key, number);
+            }
+            known
+        }
+
+        fn take(&mut self, key: u16) -> Option<u64> {
+            let keys = &self.keys;
+            self.numbers
+                .take(Keys::hash(key), |one| keys[one as usize] == key)
+        }
+
+        fn find(&self, key: u16) -> Option<u64> {
+            let is_it = |one: u64| self.keys[one as usize] == key;
+            self.numbers.find(Keys::hash(key), is_it)
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_a_map_whatever_comes_and_goes_and_however_many_have_one_hash(
+            runs in prop::collection::vec((any::<bool>(), 0..600_u16, 1..200_u16, 1..7_u16), 0..20),
+        ) {
+            let mut keys = Keys::default();
+            for (comes, first, count, step) in runs {
+                for key in (0..count).map(|n| first + n * step) {
+                    let known = keys.model.get(&key).copied();
+                    if comes {
+                        prop_assert_eq!(keys.insert(key), known);
+                    } else {
+                        prop_assert_eq!(keys.take(key), known);
+                        keys.model.remove(&key);
+                    }
+                }
+                prop_assert_eq!(keys.numbers.0.len(), keys.model.len());
+                for key in first..first + 20 {
+                    prop_assert_eq!(keys.find(key), keys.model.get(&key).copied());
+                }
+            }
+            for key in 0..2_000 {
+                prop_assert_eq!(keys.find(key), keys.model.get(&key).copied());
+            }
+        }
+    }
 
     fn hash(number: u64) -> u64 {
         Affinity::of(number.to_string()).get()
