@@ -3,7 +3,7 @@
 use std::{
     pin::Pin,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
     task::{Context, Poll, Wake, Waker},
@@ -319,6 +319,44 @@ impl Service<Req> for Panics {
         }
         .boxed()
     }
+}
+
+/// Panics as it is dropped, unless that is because of another panic.
+struct PanicsAtTheEnd {
+    _alive: Arc<()>,
+}
+
+impl Drop for PanicsAtTheEnd {
+    fn drop(&mut self) {
+        assert!(thread::panicking(), "it always does");
+    }
+}
+
+#[test]
+fn a_service_that_panics_as_it_is_dropped_keeps_no_other_and_leaves_the_set_whole() {
+    let alive = Arc::new(());
+    let service = || PanicsAtTheEnd {
+        _alive: alive.clone(),
+    };
+    let four = ["a", "b", "c", "d"].map(|key| (endpoint(key), service()));
+    let set: Services<_> = four.into_iter().collect();
+    let panics = |change: &dyn Fn()| {
+        let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(change));
+        assert!(caught.is_err());
+    };
+    panics(&|| {
+        set.remove("a");
+    });
+    assert_eq!((set.len(), Arc::strong_count(&alive)), (3, 4));
+    panics(&|| set.insert(endpoint("b"), service()));
+    assert_eq!((set.len(), Arc::strong_count(&alive)), (3, 4));
+    set.insert(endpoint("a"), service());
+    assert_eq!((set.len(), Arc::strong_count(&alive)), (4, 5));
+    // Who has picked an endpoint, or has it in an error, may keep it for longer than the set is there.
+    let kept = set.endpoints().snapshot();
+    let set = Mutex::new(Some(set));
+    panics(&|| drop(set.lock().unwrap_or_else(PoisonError::into_inner).take()));
+    assert_eq!(Arc::strong_count(&alive), 1, "of {}", kept.endpoints().len());
 }
 
 #[tokio::test(start_paused = true)]

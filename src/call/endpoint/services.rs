@@ -388,10 +388,11 @@ impl<S: Send + Sync + 'static> Shared<S> {
 impl<S> Drop for Shared<S> {
     fn drop(&mut self) {
         let members = self.members.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for endpoint in mem::take(&mut members.by_key).values() {
-            drop((self.empty)(endpoint));
-        }
+        let endpoints = mem::take(&mut members.by_key);
+        let services: Vec<Arc<S>> = endpoints.values().filter_map(self.empty).collect();
         self.resting.clear();
+        // Last, since it runs code of the user: one that panics keeps none of the others.
+        drop(services);
     }
 }
 
