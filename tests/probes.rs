@@ -685,6 +685,113 @@ fn another_runtime_goes_on_where_the_first_has_ended() {
     assert!(is_vetoed(&endpoints, "a") && !is_vetoed(&endpoints, "b"));
 }
 
+fn paused_runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap()
+}
+
+#[test]
+fn probes_attached_in_a_runtime_that_ends_before_they_begin_begin_in_that_of_the_next_call() {
+    let endpoints = set(["a", "b"]);
+    let log = Log::new();
+    let first = paused_runtime();
+    first.block_on(async { ask_each_second(&endpoints, &log) });
+    drop(first);
+    assert_eq!(log.count(), 0);
+    paused_runtime().block_on(async {
+        call(&balancer(&endpoints)).await;
+        sleep(SECOND / 2).await;
+        assert!(log.count() >= 2);
+        assert_eq!(alive_tasks(), 1);
+        drop(endpoints);
+        sleep(SECOND).await;
+        assert_eq!(alive_tasks(), 0);
+    });
+}
+
+#[test]
+fn probes_attached_while_a_runtime_ends_begin_in_that_of_the_next_call() {
+    /// Attaches as it is dropped.
+    struct AtTheEnd(Endpoints, Log);
+
+    impl Drop for AtTheEnd {
+        fn drop(&mut self) {
+            ask_each_second(&self.0, &self.1);
+        }
+    }
+
+    let endpoints = set(["a", "b"]);
+    let log = Log::new();
+    let first = paused_runtime();
+    first.block_on(async {
+        let at_the_end = AtTheEnd(endpoints.clone(), log.clone());
+        tokio::spawn(async move {
+            pending::<()>().await;
+            drop(at_the_end);
+        });
+        settle().await;
+    });
+    drop(first);
+    paused_runtime().block_on(async {
+        call(&balancer(&endpoints)).await;
+        sleep(SECOND / 2).await;
+        assert!(log.count() >= 2);
+        assert_eq!(alive_tasks(), 1);
+    });
+}
+
+#[test]
+fn probes_that_several_runtimes_attach_at_once_are_one_task_in_the_end() {
+    for _ in 0..100 {
+        let endpoints = set(["a", "b"]);
+        let log = Log::new();
+        let runtimes: Vec<_> = (0..3)
+            .map(|_| {
+                tokio::runtime::Builder::new_multi_thread()
+                    .worker_threads(1)
+                    .enable_time()
+                    .build()
+                    .unwrap()
+            })
+            .collect();
+        std::thread::scope(|threads| {
+            for runtime in &runtimes {
+                threads.spawn(|| runtime.block_on(async { ask_each_second(&endpoints, &log) }));
+            }
+        });
+        let alive = || -> usize {
+            let alive = runtimes.iter().map(|one| one.metrics().num_alive_tasks());
+            alive.sum()
+        };
+        // Those that were replaced end in their own runtimes.
+        while alive() != 1 {
+            std::thread::yield_now();
+        }
+        drop(endpoints);
+        while alive() != 0 {
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn probes_that_were_never_begun_go_with_the_set() {
+    let endpoints = set(["a"]);
+    let kept = Arc::new(());
+    let held = kept.clone();
+    let probes = each_second().build().unwrap();
+    probes.attach(&endpoints, move |_: Endpoint| {
+        let _ = &held;
+        async { true }
+    });
+    assert_eq!(Arc::strong_count(&kept), 2);
+    drop(endpoints);
+    assert_eq!(Arc::strong_count(&kept), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn ten_thousand_endpoints_are_asked_each_once_in_an_interval() {
     let endpoints: Endpoints = (0..10_000).map(|n| endpoint(&format!("h{n}"))).collect();
