@@ -27,9 +27,9 @@ const SLOW_START: Duration = Duration::from_secs(4);
 
 /// Draws twelve candidates and takes the one that is likely to answer soonest. It is the default.
 ///
-/// What it expects of an endpoint is the mean of its [response times](Candidate::response_time) of late, or the [time that
-/// its attempts in flight have waited](Candidate::waiting), if that is longer, times their number and one. So it keeps
-/// away from servers that are slow, loaded, silent, or failing:
+/// What it expects of an endpoint is the mean of its [response times](super::Candidate::response_time) of late, or the
+/// [time that its attempts in flight have waited](super::Candidate::waiting), if that is longer, times their number and
+/// one. So it keeps away from servers that are slow, loaded, silent, or failing:
 ///
 /// - A response time is forgotten within a [second](EwmaBuilder::decay), and peaks are remembered no longer than others.
 /// - A [failure](super::super#what-is-booked) counts as a slow answer, so that a server which fails at once does not draw the
@@ -38,9 +38,9 @@ const SLOW_START: Duration = Duration::from_secs(4);
 ///   asked by one call then; the next ones wait for how that ends.
 /// - A new endpoint is taken for the median of its peers, and gets little at [first](EwmaBuilder::slow_start).
 /// - Looking at an endpoint changes nothing, so it does not matter how often it is looked at.
-/// - What it expects is divided by the endpoint's [weight](Endpoint::weight): one with a weight of three is taken until its
-///   answers take three times as long, or as many more attempts are in flight to it. That is its part under load. If
-///   next to nothing is in flight, the heaviest gets nearly all; to give each its part then as well, take
+/// - What it expects is divided by the endpoint's [weight](crate::call::Endpoint::weight): one with a weight of three is
+///   taken until its answers take three times as long, or as many more attempts are in flight to it. That is its part under
+///   load. If next to nothing is in flight, the heaviest gets nearly all; to give each its part then as well, take
 ///   [`WeightedRoundRobin`](super::WeightedRoundRobin).
 ///
 /// With one call at a time, and servers that are alike, one of them gets nearly all for a second or so. Under load it is even;
