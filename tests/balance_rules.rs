@@ -1066,3 +1066,30 @@ fn a_rule_by_a_closure_goes_wherever_a_rule_goes() {
     let only = Clocked::new(&many(2), Only::new(|one| one.key() == "h1", with_room()));
     assert_eq!(only.pick(0).unwrap().endpoint().key(), "h1");
 }
+
+/// One that answers in 10 ms, and three that take 2 s and have been found ill.
+#[test]
+fn a_newcomer_is_taken_for_like_those_that_are_well() {
+    for seed in 0..10 {
+        let rule = Ewma::builder().slow_start(Duration::ZERO).seed(seed);
+        let endpoints = many(4);
+        let picker = Picker::new(endpoints.clone(), rule.build().unwrap());
+        let begin = Instant::now();
+        let pick = |at| picker.pick(&Request::new(()), at).unwrap();
+        let open: Vec<_> = (0..4).map(|_| pick(begin)).collect();
+        let well = open[0].endpoint().clone();
+        let mut now = begin;
+        for (one, took) in open.into_iter().zip([10, 2_000, 2_000, 2_000]) {
+            now = begin + Duration::from_millis(took);
+            if *one.endpoint() != well {
+                one.endpoint().eligibility().forbid(Veto::Probe);
+            }
+            one.end(Verdict::Success, now);
+        }
+        let under_way = [pick(now), pick(now)];
+        assert!(under_way.iter().all(|one| *one.endpoint() == well));
+        endpoints.insert(endpoint("new", "", 1));
+        // At the other one it would be the third.
+        assert_eq!(pick(now).endpoint().key(), "new", "with seed {seed}");
+    }
+}

@@ -67,12 +67,14 @@ impl Ewma {
         estimate
     }
 
-    /// The median, or what is next below: of a few peers one may fail, and the mean would be made by that one.
+    /// The median of those that have no veto, or what is next below: of a few peers one may fail, and the mean would be made
+    /// by that one.
     fn of_peers(&self, peers: &impl Source, nanos: u64) -> Option<f32> {
         let mut estimates = [0.0; PEERS];
         let mut known = 0;
         for _ in 0..PEERS {
             let peer = peers.seen(self.dice.below(peers.len()));
+            let peer = peer.filter(|peer| peer.endpoint.eligibility().is_eligible());
             let estimate = peer.and_then(|peer| peer.counters.load().estimate(nanos));
             if let (Some((estimate, _)), Some(place)) = (estimate, estimates.get_mut(known)) {
                 *place = estimate;
