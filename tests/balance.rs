@@ -1560,6 +1560,9 @@ fn looking_at_an_endpoint_changes_nothing() {
     assert_eq!(looks, [(0, 0), (40, 0), (40, 5_000)]);
 }
 
+/// So many of a large set Ewma draws from, if little is in flight.
+const PART: usize = 18;
+
 fn part_of(clocked: &Clocked<Ewma>, from: u64) -> std::collections::BTreeSet<String> {
     let went = clocked.drive(from, 2_000, 1, |_| (1, Verdict::Success));
     went.into_keys().collect()
@@ -1568,11 +1571,16 @@ fn part_of(clocked: &Clocked<Ewma>, from: u64) -> std::collections::BTreeSet<Str
 #[test]
 fn of_a_large_set_a_client_uses_a_part_that_its_seed_determines() {
     let part = part_of(&Clocked::new(many(100), Ewma::seeded(1)), 0);
-    assert_eq!(part.len(), 20);
+    assert_eq!(part.len(), PART);
     let backwards: Endpoints = (0..100).rev().map(|n| endpoint(&format!("h{n}"))).collect();
     assert_eq!(part_of(&Clocked::new(backwards, Ewma::seeded(1)), 0), part);
     assert_ne!(part_of(&Clocked::new(many(100), Ewma::seeded(2)), 0), part);
-    assert_eq!(part_of(&Clocked::new(many(30), Ewma::seeded(1)), 0).len(), 30);
+    let of_all = |n| part_of(&Clocked::new(many(n), Ewma::seeded(1)), 0).len();
+    assert_eq!(
+        [of_all(27), of_all(28)],
+        [27, PART],
+        "all, if it would be two thirds of them"
+    );
     let all = Ewma::builder().whole_set().build().unwrap();
     assert_eq!(part_of(&Clocked::new(many(100), all), 0).len(), 100);
     let few = Ewma::builder().subset(5).seed(1).build().unwrap();
@@ -1588,7 +1596,7 @@ fn a_part_changes_by_no_more_than_the_set_does() {
     let gone = before.first().unwrap().clone();
     endpoints.remove(&gone);
     let after = part_of(&clocked, 3_000);
-    assert_eq!(after.len(), 20);
+    assert_eq!(after.len(), PART);
     assert_eq!(before.difference(&after).collect::<Vec<_>>(), [&gone]);
 }
 
@@ -1612,7 +1620,7 @@ fn a_part_stays_while_others_come_and_go_and_soon_takes_others_for_those_that_go
     }
     let went = clocked.drive(now, 200, 1, |_| (1, Verdict::Success));
     assert!(
-        went.len() >= 20 && of(&went, part.first().unwrap()) < 100,
+        went.len() >= PART && of(&went, part.first().unwrap()) < 100,
         "{went:?}"
     );
 }
@@ -1630,7 +1638,7 @@ fn a_part_grows_with_what_is_in_flight_and_when_too_few_may_be_picked() {
     assert_eq!(
         used(&open),
         200,
-        "2,000 in flight are more than 20 endpoints can be meant for"
+        "2,000 in flight are more than so few can be meant for"
     );
     open.clear();
 
@@ -1644,7 +1652,7 @@ fn a_part_grows_with_what_is_in_flight_and_when_too_few_may_be_picked() {
     };
     all_but_one().for_each(|one| one.eligibility().forbid(Veto::Outlier));
     let others = part_of(&clocked, 3_000);
-    assert_eq!((others.len(), others.intersection(&part).count()), (20, 1));
+    assert_eq!((others.len(), others.intersection(&part).count()), (PART, 1));
     all_but_one().for_each(|one| one.eligibility().allow(Veto::Outlier));
     assert_eq!(part_of(&clocked, 60_000), part, "and they return");
 }

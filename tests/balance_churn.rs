@@ -45,7 +45,7 @@ const QUIET: usize = 30;
 
 /// By so many bytes what is kept may differ, as it depends on the order of the changes. The list of the set has room for an
 /// eighth more, and for an eighth of that in gaps, of 16 bytes each: 42 KiB. The list of chunks of a balancer has from 79
-/// to 313 of them, of 48 bytes each: 11 KiB. The subset of `Ewma` has from 20 to 40 members, of 40 bytes each. The counters of
+/// to 313 of them, of 48 bytes each: 11 KiB. The subset of `Ewma` has from 18 to 40 members, of 40 bytes each. The counters of
 /// one endpoint in four that went would be more than all that.
 const SLACK: i64 = 65_536;
 

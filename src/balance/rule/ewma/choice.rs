@@ -33,10 +33,6 @@ impl Rank {
     fn turn(self) -> usize {
         (self.0 & LAST_TURN) as usize
     }
-
-    fn cost(self) -> f32 {
-        f32::from_bits((self.0 & !LAST_TURN) as u32)
-    }
 }
 
 /// Looks at four of them. The oddity stays zero unless one of them is another case, whose cost says nothing.
@@ -48,14 +44,6 @@ fn look(drawn: &[u32; FOUR], nanos: u64, from: &impl Source, oddity: &mut u64) -
     *oddity |= a.oddity() | b.oddity() | c.oddity() | d.oddity();
     let looks = [a.look(nanos), b.look(nanos), c.look(nanos), d.look(nanos)];
     Some(Looks::of(looks))
-}
-
-/// The first of equal ones.
-fn better(best: Option<(f32, u32)>, one: (f32, u32)) -> Option<(f32, u32)> {
-    match best {
-        Some(best) if best.0 <= one.0 => Some(best),
-        _ => Some(one),
-    }
 }
 
 /// So many attempts, and one more, after one another.
@@ -146,7 +134,8 @@ impl Ewma {
         ranks: Option<&Fours<Rank>>,
     ) -> Option<usize> {
         let (n, nanos, tried) = (from.len(), candidates.nanos(), candidates.tried());
-        let look = |index: u32| {
+        let choices = self.settings.choices.min(n);
+        let look = |turn: usize, index: u32| {
             let seen = from.seen(index as usize)?;
             if !seen.endpoint.eligibility().is_eligible() || tried.contains(seen.endpoint) {
                 return None;
@@ -157,31 +146,31 @@ impl Ewma {
                 self.cost_of_newcomer(candidates, &seen) * seen.per_weight
             };
             // As exact as those of the usual ones: else a new one would lose where costs are the same.
-            Some((Rank::new(cost, 0, 1).cost(), index))
+            Some((Rank::new(cost, turn as i32, MOST_CHOICES as i32), index))
         };
         let usual = |turn: usize, index: u32| {
             let ranks = ranks.filter(|_| tried.is_nothing())?;
             let is_usual = from.seen(index as usize)?.oddity() == 0;
-            let rank = ranks.as_flattened().get(turn)?;
-            is_usual.then_some((rank.cost(), index))
+            let &rank = ranks.as_flattened().get(turn)?;
+            is_usual.then_some((rank, index))
         };
-        let choices = self.settings.choices.min(n);
-        let mut best = None;
+        let mut best = (Rank::NONE, 0);
         let mut missing = 0;
         for (turn, &index) in drawn.as_flattened().iter().enumerate().take(choices) {
-            match usual(turn, index).or_else(|| look(index)) {
-                Some(one) => best = better(best, one),
+            match usual(turn, index).or_else(|| look(turn, index)) {
+                Some(one) => best = best.min(one),
                 None => missing += 1,
             }
         }
         if missing > 0 && choices < n {
             let draws = 0..3 * choices;
             let found = draws
-                .filter_map(|_| look(self.dice.below(n) as u32))
+                .filter_map(|_| look(MOST_CHOICES - 1, self.dice.below(n) as u32))
                 .take(missing);
-            best = found.fold(best, better);
+            best = found.fold(best, Ord::min);
         }
-        best.map(|(_, index)| index as usize)
+        let (rank, index) = best;
+        (rank != Rank::NONE).then_some(index as usize)
     }
 
     /// The best of the members that have not gone. It is for the short time until the subset is made anew.

@@ -50,7 +50,7 @@ const SLOW_START: Duration = Duration::from_secs(4);
 /// # Subset
 ///
 /// Where many clients call many servers, each client sends a server few calls, and knows little of it. So of a set with
-/// more than 20 endpoints only a part is drawn from: 20, or two for each attempt that is in flight on average, if that is
+/// more than 18 endpoints only a part is drawn from: 18, or two for each attempt that is in flight on average, if that is
 /// more, or all, if it would be two thirds of them. The part is looked at once a second; it grows at once, and shrinks
 /// when less than half of it would do. An endpoint with a [veto](crate::call::Veto) does not count as one of them; once
 /// more than a quarter of the part has one, others take their place. Which they are is determined by a seed and the keys of
@@ -97,7 +97,7 @@ pub struct Ewma {
 /// | [`decay`](EwmaBuilder::decay) | 1 s |
 /// | [`recovery`](EwmaBuilder::recovery) | 10 s |
 /// | [`slow_start`](EwmaBuilder::slow_start) | 4 s |
-/// | [`subset`](EwmaBuilder::subset), [`whole_set`](EwmaBuilder::whole_set) | as large as [needed](Ewma#subset), from 20 on |
+/// | [`subset`](EwmaBuilder::subset), [`whole_set`](EwmaBuilder::whole_set) | as large as [needed](Ewma#subset), from 18 on |
 /// | [`seed`](EwmaBuilder::seed) | drawn |
 #[derive(Debug, Clone, Copy)]
 #[must_use]
@@ -218,8 +218,8 @@ impl EwmaBuilder {
         self
     }
 
-    /// For how long an endpoint that comes into a set gets less than its part: a tenth at first, then more and more. Zero:
-    /// all at once. Where most of a set is new, nothing of it begins slowly.
+    /// For how long an endpoint that comes into a set gets less than its part: it is taken for ten times as slow as it is at first,
+    /// and then less and less. So it gets a tenth where much is in flight, and next to nothing where little is. Zero: all at once. Where most of a set is new, nothing of it begins slowly.
     pub fn slow_start(mut self, slow_start: Duration) -> Self {
         self.slow_start = slow_start;
         self

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::balance::{load::Load, rule::Candidates};
 
-/// To this part of its traffic at first.
+/// It counts as so much slower at first.
 const LEAST_SHARE: f32 = 0.1;
 /// For how long, in seconds, what is held against a newcomer is forgotten within `FORGIVEN`: it may have been cold.
 const NEW: f32 = 10.0;

@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// So many, if no more are needed.
-pub(super) const SUBSET: usize = 20;
+pub(super) const SUBSET: usize = 18;
 /// So many endpoints are wanted for each attempt in flight.
 const FOR_EACH_IN_FLIGHT: f32 = 2.0;
 /// Nanoseconds.
