@@ -15,6 +15,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a bench fails by panicking")]
 
+mod among;
 mod cpu_time;
 mod growth;
 mod subjects;
@@ -48,7 +49,7 @@ fn calls(criterion: &mut Criterion<CpuTime>) {
     group.finish();
 }
 
-/// The only ones with several threads: for those the time on the wall is what counts.
+/// With several threads the time on the wall is what counts.
 fn tasks(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("tasks");
     group
@@ -113,6 +114,7 @@ fn main() {
             criterion.final_summary();
             let mut criterion = Criterion::default().configure_from_args();
             tasks(&mut criterion);
+            among::among(&mut criterion);
             criterion.final_summary();
         }
     }

@@ -4,7 +4,7 @@ use std::{collections::HashMap, fmt::Write as _, fs, path::PathBuf};
 
 use serde_json::Value;
 
-use crate::{SIZES, growth::MANY, subjects::SUBJECTS};
+use crate::{SIZES, among, growth::MANY, subjects::SUBJECTS};
 
 const PEER: &str = "tower PeakEwma";
 const DEFAULT: &str = "Ewma";
@@ -18,6 +18,7 @@ pub fn tables(instructions: &str) -> String {
     per_call(&mut out);
     counted(&mut out, &fs::read_to_string(instructions).unwrap_or_default());
     shared(&mut out);
+    among_other_work(&mut out);
     growth(&mut out);
     wanted(&mut out);
     out
@@ -65,12 +66,7 @@ fn per_call(out: &mut String) {
         for n in SIZES {
             let _ = write!(out, " {} |", cell(call(name, n), 0));
         }
-        let peer = if name.ends_with(SMALL) {
-            format!("{PEER}{SMALL}")
-        } else {
-            PEER.to_owned()
-        };
-        let of_peer = ratio(call(name, MANY), call(&peer, MANY));
+        let of_peer = ratio(call(name, MANY), call(&peer_of(name), MANY));
         let _ = writeln!(out, " {} | {} |", cell(spread(name), 1), cell(of_peer, 2));
     }
     out.push('\n');
@@ -114,6 +110,35 @@ fn shared(out: &mut String) {
         let _ = writeln!(out, "| {name} | {few} | {many} |");
     }
     out.push('\n');
+}
+
+fn among_other_work(out: &mut String) {
+    out.push_str("| nanoseconds a call at 10,000, on the wall, when other memory was written to |");
+    for kilobytes in among::TOUCHED {
+        let _ = write!(out, " {kilobytes} KB | of tower's |");
+    }
+    out.push_str("\n| --- |");
+    out.push_str(&" --- | --- |".repeat(among::TOUCHED.len()));
+    out.push('\n');
+    for name in among::NAMES {
+        let _ = write!(out, "| {name} |");
+        for kilobytes in among::TOUCHED {
+            let time = |name: &str| nanos(among::GROUP, name, kilobytes);
+            let of_peer = ratio(time(name), time(&peer_of(name)));
+            let _ = write!(out, " {} | {} |", cell(time(name), 0), cell(of_peer, 2));
+        }
+        out.push('\n');
+    }
+    out.push('\n');
+}
+
+/// tower's with the same requests.
+fn peer_of(name: &str) -> String {
+    if name.ends_with(SMALL) {
+        format!("{PEER}{SMALL}")
+    } else {
+        PEER.to_owned()
+    }
 }
 
 /// What a change costs beyond the call after it.
