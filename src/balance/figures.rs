@@ -393,7 +393,7 @@ mod tests {
             counters: counters.clone(),
         });
         let now = Epoch::default().moment(Instant::now());
-        let begin = || InFlight::begin(&to, now, 1.0, false);
+        let begin = || InFlight::begin(&to, now, Duration::from_secs(1), false);
         let (one, two) = (begin(), begin());
         let watch = counters.await_last();
         let mut ended = tokio_test::task::spawn(watch.ended());

@@ -24,6 +24,12 @@ impl Counted {
     }
 }
 
+/// As [`Duration::as_secs_f32`], but for the last digit, and without dividing.
+#[inline]
+fn seconds(duration: Duration) -> f32 {
+    duration.as_secs() as f32 + duration.subsec_nanos() as f32 * 1e-9
+}
+
 /// An attempt that counts as in flight while this lives. A verdict ends it; so does dropping it, as abandoned.
 ///
 /// It is changed where it is: it comes into being and ends with each call, and moving it takes as long as either.
@@ -42,10 +48,10 @@ pub(super) struct InFlight {
 }
 
 impl InFlight {
-    /// `decay`: within how many seconds the rule forgets response times. `had_a_choice`: there were other endpoints
+    /// `decay`: within what time the rule forgets response times. `had_a_choice`: there were other endpoints
     /// than this one, without a veto.
     #[inline(always)]
-    pub(super) fn begin(to: &Arc<Counted>, now: Moment, decay: f32, had_a_choice: bool) -> Self {
+    pub(super) fn begin(to: &Arc<Counted>, now: Moment, decay: Duration, had_a_choice: bool) -> Self {
         to.counters.begin(now);
         let recorded = scope::current(|scope| {
             scope.set_had_a_choice(had_a_choice);
@@ -54,7 +60,7 @@ impl InFlight {
         InFlight {
             to: Some(to.clone()),
             started: now.nanos,
-            decay,
+            decay: seconds(decay),
             recorded,
             ticket: Ticket::default(),
         }
@@ -182,7 +188,7 @@ mod tests {
     fn begin(to: &Arc<Counted>, epoch: &Epoch) -> InFlight {
         let now = epoch.moment(Instant::now());
         to.counters.count_from(epoch, now);
-        InFlight::begin(to, now, 1.0, false)
+        InFlight::begin(to, now, Duration::from_secs(1), false)
     }
 
     #[test]

@@ -306,7 +306,7 @@ impl<R: Rule, C> Balance<R, C> {
     /// The attempt starts.
     #[inline]
     pub(super) fn begin(&self, mut target: Target, now: Instant) -> InFlight {
-        let decay = seconds(self.rule.decay());
+        let decay = self.rule.decay();
         let ticket = mem::take(&mut target.ticket);
         let epoch = self.pool.epoch();
         let now = epoch.moment(now);
@@ -337,7 +337,7 @@ impl<R: Rule, C> Balance<R, C> {
             };
             // Before what is counted in one step: of a large set all of this comes from far, and so comes at once.
             entry.counters().count_from(epoch, now);
-            let decay = seconds(rule.decay());
+            let decay = rule.decay();
             let had_a_choice = roster.has_another_than(entry, now);
             // Before code of others is called, which may panic: this gives back what was taken.
             let in_flight = InFlight::begin(entry.counted(), now, decay, had_a_choice).watched(ticket);
@@ -346,12 +346,6 @@ impl<R: Rule, C> Balance<R, C> {
         };
         Start::Calling(service.call(request), in_flight)
     }
-}
-
-/// As [`Duration::as_secs_f32`], but for the last digit, and without dividing.
-#[inline]
-pub(super) fn seconds(duration: Duration) -> f32 {
-    duration.as_secs() as f32 + duration.subsec_nanos() as f32 * 1e-9
 }
 
 impl Settings {

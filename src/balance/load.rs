@@ -269,11 +269,11 @@ impl Load {
     pub(super) fn suppose(&self, estimate: f32, nanos: u64) {
         let word = pack(estimate, nanos);
         let _ = self.estimate.compare_exchange(0, word, Relaxed, Relaxed);
-        self.has_estimate();
+        self.becomes_known();
     }
 
     #[cold]
-    fn has_estimate(&self) {
+    fn becomes_known(&self) {
         let _ = self.newness.compare_exchange(UNASKED, 0, Relaxed, Relaxed);
     }
 
@@ -319,7 +319,7 @@ impl Load {
                 took
             };
             self.estimate.store(pack(first, nanos), Relaxed);
-            self.has_estimate();
+            self.becomes_known();
             return;
         }
         let before = seconds(word);

@@ -8,7 +8,6 @@ use super::{
     figures::End,
     handle::BalanceHandle,
     in_flight::InFlight,
-    layer::seconds,
     outlier::OutlierEjection,
     pick::{Asked, pick},
     roster::Pool,
@@ -76,7 +75,7 @@ impl<R: Rule> Picker<R> {
         let epoch = self.pool.epoch();
         let now = epoch.moment(now);
         let (entry, ticket) = pick(&*self.rule, &self.pool, &roster, request, &asked, &[], now)?;
-        let decay = seconds(self.rule.decay());
+        let decay = self.rule.decay();
         entry.counters().count_from(epoch, now);
         let had_a_choice = roster.has_another_than(entry, now);
         Some(Picked {

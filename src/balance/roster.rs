@@ -458,22 +458,20 @@ impl Seat {
     /// Where it is in this roster, which is one of its pool. None: it has gone. It is looked up once for each roster.
     #[inline]
     pub(super) fn place(&self, roster: &Roster) -> Option<usize> {
-        let mut known = self.known.load(Relaxed);
-        if known >> 32 != roster.id & NOWHERE {
-            known = self.look_up(roster);
-        }
-        match known & NOWHERE {
-            NOWHERE => None,
-            place => Some(place as usize),
-        }
+        self.find(roster, |_| true)
     }
 
     /// The same, and gone is as well what is described anew. All questions about one seat are to be of one kind.
     #[inline]
     pub(super) fn place_as(&self, endpoint: &Endpoint, roster: &Roster) -> Option<usize> {
+        self.find(roster, |entry| entry.endpoint == *endpoint)
+    }
+
+    #[inline(always)]
+    fn find(&self, roster: &Roster, is_it: impl Fn(&Entry) -> bool) -> Option<usize> {
         let mut known = self.known.load(Relaxed);
         if known >> 32 != roster.id & NOWHERE {
-            known = self.look_up_as(endpoint, roster);
+            known = self.look_up(roster, &is_it);
         }
         match known & NOWHERE {
             NOWHERE => None,
@@ -482,19 +480,9 @@ impl Seat {
     }
 
     #[cold]
-    fn look_up_as(&self, endpoint: &Endpoint, roster: &Roster) -> u64 {
+    fn look_up(&self, roster: &Roster, is_it: &dyn Fn(&Entry) -> bool) -> u64 {
         let place = roster.place_of(self.number);
-        let is_same = |&place: &usize| roster.get(place).is_some_and(|entry| entry.endpoint == *endpoint);
-        self.keep(place.filter(is_same), roster)
-    }
-
-    #[cold]
-    fn look_up(&self, roster: &Roster) -> u64 {
-        let place = roster.place_of(self.number);
-        self.keep(place, roster)
-    }
-
-    fn keep(&self, place: Option<usize>, roster: &Roster) -> u64 {
+        let place = place.filter(|&place| roster.get(place).is_some_and(is_it));
         let known = roster.known(place.unwrap_or(usize::MAX));
         self.known.store(known, Relaxed);
         known
@@ -755,7 +743,7 @@ mod tests {
             .map(|entry| {
                 let now = pool.epoch().moment(Instant::now());
                 entry.counters().count_from(pool.epoch(), now);
-                InFlight::begin(entry.counted(), now, 1.0, false)
+                InFlight::begin(entry.counted(), now, tokio::time::Duration::from_secs(1), false)
             })
             .collect();
         let in_flight = || -> Vec<u64> {

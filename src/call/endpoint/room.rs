@@ -49,6 +49,7 @@ mod tests {
             assert!(inside.iter().all(|key| map.contains_key(key)));
         }
     }
+
     #[test]
     fn a_map_that_was_large_is_small_again_once_one_comes() {
         let mut map: HashMap<u64, ()> = (0..10_000).map(|key| (key, ())).collect();

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::balance::{load::Load, rule::Candidates};
 
-/// It counts as so much slower at first.
+/// What its cost is divided by at first.
 const LEAST_SHARE: f32 = 0.1;
 /// For how long, in seconds, what is held against a newcomer is forgotten within `FORGIVEN`: it may have been cold.
 const NEW: f32 = 10.0;
