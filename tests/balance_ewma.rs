@@ -5,9 +5,12 @@
     reason = "what stands beside the test functions is test as well"
 )]
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+};
 
-use http::{Request, Response};
+use http::{Method, Request, Response};
 use proptest::prelude::*;
 use tokio::{
     sync::mpsc,
@@ -39,10 +42,15 @@ fn weighted(weights: &[u32]) -> Endpoints {
 
 // ---- what it expects
 
-/// In seconds and by weight, as it is said in the documentation of the rule.
-fn expected(one: &Candidate<'_>) -> Option<f64> {
-    let longer = one.response_time()?.max(one.waiting()).as_secs_f64();
-    Some(longer * (one.in_flight() + 1) as f64 / f64::from(one.endpoint().weight()))
+/// What is worked out is good for so long, as far as that is time that attempts have waited.
+const GOOD_FOR: Duration = Duration::from_micros(2_098);
+
+/// In seconds and by weight, as it is said in the documentation of the rule: the least that it may be taken for, and the most.
+fn expected(one: &Candidate<'_>) -> Option<(f64, f64)> {
+    let response_time = one.response_time()?;
+    let attempts = (one.in_flight() + 1) as f64 / f64::from(one.endpoint().weight());
+    let cost = |waiting: Duration| response_time.max(waiting).as_secs_f64() * attempts;
+    Some((cost(one.waiting().saturating_sub(GOOD_FOR)), cost(one.waiting())))
 }
 
 /// Sees to it that of all that are drawn the best is chosen.
@@ -50,14 +58,14 @@ struct Checked(Ewma);
 
 impl Rule for Checked {
     fn pick(&self, candidates: &Candidates<'_>) -> Option<usize> {
-        let all: Option<Vec<f64>> = candidates.iter().map(|one| expected(&one)).collect();
+        let all: Option<Vec<(f64, f64)>> = candidates.iter().map(|one| expected(&one)).collect();
         let picked = self.0.pick(candidates)?;
         let Some(all) = all else { return Some(picked) };
-        let least = all.iter().copied().fold(f64::INFINITY, f64::min);
+        let least = all.iter().map(|&(_, most)| most).fold(f64::INFINITY, f64::min);
         // Times are shown in whole nanoseconds.
         let attempts = candidates.get(picked)?.in_flight() + 1;
         let most = least * 1.0001 + 2e-9 * attempts as f64;
-        assert!(all[picked] <= most, "{picked} of {all:?}");
+        assert!(all[picked].0 <= most, "{picked} of {all:?}");
         Some(picked)
     }
 
@@ -144,6 +152,75 @@ proptest! {
             prop_assert!(good.is_empty() || good.contains(&picked_key), "{} of {:?}", picked_key, good);
         }
     }
+}
+
+// ---- the part of a large set
+
+/// One for what is read, and one for all else.
+struct ByMethod(Ewma, Ewma);
+
+impl Rule for ByMethod {
+    fn pick(&self, candidates: &Candidates<'_>) -> Option<usize> {
+        match candidates.request()?.method() {
+            &Method::GET => self.0.pick(candidates),
+            _ => self.1.pick(candidates),
+        }
+    }
+}
+
+/// Ten at a time are in flight.
+fn keys_picked<R: Rule>(picker: &Picker<R>, method: &Method, start: Instant, calls: u32) -> BTreeSet<String> {
+    let request = Request::builder().method(method).body(()).unwrap();
+    let mut open = VecDeque::new();
+    let mut keys = BTreeSet::new();
+    for call in 0..calls {
+        let now = start + MS * call;
+        let picked = picker.pick(&request, now).unwrap();
+        keys.insert(picked.endpoint().key().to_owned());
+        open.push_back(picked);
+        if open.len() > 10 {
+            open.pop_front().unwrap().end(Verdict::Success, now);
+        }
+    }
+    keys
+}
+
+/// Two for each in flight, and two for those who rank with them for a moment.
+const PART: usize = 2 * 11 + 2;
+
+#[test]
+fn layers_that_share_a_rule_have_a_part_of_their_set_each() {
+    let rule = Arc::new(Ewma::seeded(1));
+    let pickers = [100, 200].map(|n| Picker::new(weighted(&vec![1; n]), rule.clone()));
+    let start = Instant::now();
+    let mut all = [BTreeSet::new(), BTreeSet::new()];
+    for round in 0..200 {
+        for (picker, all) in pickers.iter().zip(&mut all) {
+            all.extend(keys_picked(picker, &Method::GET, start + 20 * MS * round, 20));
+        }
+    }
+    let sizes = all.map(|keys| keys.len());
+    assert!(sizes.iter().all(|&size| (11..=PART).contains(&size)), "{sizes:?}");
+}
+
+#[test]
+fn of_two_rules_in_one_layer_the_first_has_a_part_until_it_is_asked_no_more() {
+    let picker = Picker::new(weighted(&[1; 100]), ByMethod(Ewma::seeded(1), Ewma::seeded(2)));
+    let start = Instant::now();
+    let mut all = [BTreeSet::new(), BTreeSet::new()];
+    for round in 0..200 {
+        for (method, all) in [Method::GET, Method::POST].iter().zip(&mut all) {
+            all.extend(keys_picked(&picker, method, start + 20 * MS * round, 20));
+        }
+    }
+    let [first, other] = all.map(|keys| keys.len());
+    assert!(
+        (11..=PART).contains(&first) && other > 2 * PART,
+        "{first} {other}"
+    );
+    let later = start + Duration::from_secs(15);
+    let alone = keys_picked(&picker, &Method::POST, later, 4_000).len();
+    assert!((11..=PART).contains(&alone), "{alone}");
 }
 
 // ---- newcomers

@@ -271,8 +271,8 @@ impl Counters {
     }
 
     /// One has its answer, and goes on.
-    pub(super) fn answered(&self, started: u64) {
-        self.load.answered(started);
+    pub(super) fn answered(&self, started: u64, nanos: u64) {
+        self.load.answered(started, nanos);
     }
 
     /// One that had its answer has ended.
@@ -388,10 +388,7 @@ mod tests {
     #[test]
     fn the_end_of_the_last_attempt_is_told_while_somebody_awaits_it() {
         let counters = Arc::new(Counters::default());
-        let to = Arc::new(Counted {
-            endpoint: Endpoint::new("http://a").unwrap(),
-            counters: counters.clone(),
-        });
+        let to = Arc::new(Counted::new(Endpoint::new("http://a").unwrap(), counters.clone()));
         let now = Epoch::default().moment(Instant::now());
         let begin = || InFlight::begin(&to, now, Duration::from_secs(1), false);
         let (one, two) = (begin(), begin());

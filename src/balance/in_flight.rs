@@ -18,6 +18,11 @@ pub(super) struct Counted {
 }
 
 impl Counted {
+    pub(super) fn new(endpoint: Endpoint, counters: Arc<Counters>) -> Self {
+        counters.load().weigh(endpoint.weight());
+        Counted { endpoint, counters }
+    }
+
     #[inline]
     pub(super) fn unwatch(&self, ticket: Ticket, outcome: Outcome, now: Instant) {
         self.counters.unwatch(ticket, &self.endpoint, outcome, now);
@@ -98,10 +103,11 @@ impl InFlight {
     /// part of the call any more, which may have ended long before. Where it went comes back too.
     pub(super) fn answered(&mut self, now: Instant) -> Option<(Answered, Arc<Counted>)> {
         let to = self.to.take()?;
-        to.counters.answered(self.started);
+        let nanos = to.counters.nanos(now);
+        to.counters.answered(self.started, nanos);
         let answered = Answered {
             to: Some(to.clone()),
-            took: to.counters.nanos(now).saturating_sub(self.started),
+            took: nanos.saturating_sub(self.started),
             decay: self.decay,
             ticket: self.ticket,
         };
@@ -179,10 +185,7 @@ mod tests {
     use super::{super::figures::Epoch, *};
 
     fn counted() -> Arc<Counted> {
-        Arc::new(Counted {
-            endpoint: Endpoint::new("http://a").unwrap(),
-            counters: Arc::default(),
-        })
+        Arc::new(Counted::new(Endpoint::new("http://a").unwrap(), Arc::default()))
     }
 
     fn begin(to: &Arc<Counted>, epoch: &Epoch) -> InFlight {

@@ -1,11 +1,13 @@
 //! How loaded an endpoint seems: what is under way to it, and how fast it has answered of late.
 //!
-//! Each fact that must be read as a whole is one word, so that a look at an endpoint is a few loads and no lock. What is
-//! worked out of them takes no branch: a processor cannot guess how loaded the next endpoint is, and to guess wrong costs
-//! more than all the rest. Times are nanoseconds from a beginning that the owner keeps.
+//! Each fact that must be read as a whole is one word, so that a look at an endpoint is a few loads and no lock. Times are
+//! nanoseconds from a beginning that the owner keeps.
+//!
+//! What one more attempt costs changes with each attempt that begins or ends, and slowly with time. It is looked at much
+//! more often than that: so whoever changes it works it out, and leaves it here for those who look.
 
 use std::sync::atomic::{
-    AtomicU64,
+    AtomicU32, AtomicU64,
     Ordering::{Relaxed, SeqCst},
 };
 
@@ -36,6 +38,12 @@ const AHEAD: u32 = 1 << 16;
 /// As newness: it has neither joined others, nor an estimate.
 const UNASKED: u64 = u64::MAX;
 
+/// As cost: nobody looks at it. It is so old that it does not hold.
+const UNWATCHED: u64 = 0;
+/// For so many ticks a cost is good, which is a power of two. Waiting calls are two milliseconds older by then, and what is forgiven to one that is
+/// left alone takes seconds.
+const KEPT_TICKS: u32 = 2;
+
 #[derive(Debug)]
 pub(super) struct Load {
     open: AtomicU64,
@@ -46,6 +54,11 @@ pub(super) struct Load {
     newness: AtomicU64,
     /// How many have their answer, and go on until the verdict comes. They say no more of how fast it answers.
     answered: AtomicU64,
+    /// What one attempt more costs, by its weight, as `f32`, in the upper half; the tick in which that was worked out in the
+    /// lower one.
+    cost: AtomicU64,
+    /// One by the weight, as `f32`.
+    per_weight: AtomicU32,
 }
 
 /// How an attempt shows in the estimate.
@@ -71,102 +84,51 @@ pub(super) struct Open {
     pub(super) age: f32,
 }
 
-/// What is seen of it at one time, for whoever looks at several: kept in numbers that a processor works out side by side.
+impl Open {
+    /// When the last is answered, if one more is sent, and each takes so long and comes after another: in seconds.
+    #[inline]
+    pub(super) fn cost(&self, answers: f32) -> f32 {
+        answers.max(self.age) * (self.count as i32 as f32 + 1.0)
+    }
+}
+
+/// What one attempt more costs, by the weight, and when that was worked out. Of equal ones the one that was worked out
+/// before the other is the least.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Cost(u64);
+
+impl Cost {
+    pub(super) const MOST: Cost = Cost(u64::MAX);
+
+    #[inline]
+    pub(super) fn new(cost: f32, nanos: u64) -> Self {
+        // Numbers that are not negative are in the order of their bits.
+        Cost(pack(cost, tick(nanos)))
+    }
+
+    /// Is it still what it was, but for next to nothing?
+    #[inline]
+    pub(super) fn holds(self, nanos: u64) -> bool {
+        Ages::OF_NONE.and(self, nanos).all_hold()
+    }
+}
+
+/// How long ago costs were worked out: all bits that are in the number of ticks of any of them.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Look {
-    /// The time that those without an answer have waited, of all together, in units.
-    ages: f32,
-    waiting: i32,
-    count: i32,
-    /// In seconds. Zero: none.
-    estimate: f32,
-    /// Since the last sample, and so many more as may be ahead, by two.
-    ticks: i32,
-    /// One by the weight of the endpoint.
-    per_weight: f32,
-}
+pub(super) struct Ages(u32);
 
-/// Four of them, each number of the one beside that of the others: so a processor takes them up.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Looks {
-    ages: [f32; 4],
-    waiting: [i32; 4],
-    counts: [i32; 4],
-    estimates: [f32; 4],
-    ticks: [i32; 4],
-    per_weight: [f32; 4],
-}
+impl Ages {
+    pub(super) const OF_NONE: Ages = Ages(0);
 
-impl Looks {
     #[inline(always)]
-    pub(super) fn of([a, b, c, d]: [Look; 4]) -> Self {
-        Looks {
-            ages: [a.ages, b.ages, c.ages, d.ages],
-            waiting: [a.waiting, b.waiting, c.waiting, d.waiting],
-            counts: [a.count, b.count, c.count, d.count],
-            estimates: [a.estimate, b.estimate, c.estimate, d.estimate],
-            ticks: [a.ticks, b.ticks, c.ticks, d.ticks],
-            per_weight: [a.per_weight, b.per_weight, c.per_weight, d.per_weight],
-        }
+    pub(super) fn and(self, cost: Cost, nanos: u64) -> Self {
+        Ages(self.0 | tick(nanos).wrapping_sub(cost.0 as u32))
     }
 
+    /// Are all of those costs still what they were, but for next to nothing?
     #[inline(always)]
-    pub(super) fn each(&self) -> [Look; 4] {
-        let [a, b, c, d] = self.ages;
-        let [e, f, g, h] = self.waiting;
-        let [i, j, k, l] = self.counts;
-        let [m, n, o, p] = self.estimates;
-        let [q, r, s, t] = self.ticks;
-        let [u, v, w, x] = self.per_weight;
-        let look = |ages, waiting, count, estimate, ticks, per_weight| Look {
-            ages,
-            waiting,
-            count,
-            estimate,
-            ticks,
-            per_weight,
-        };
-        [
-            look(a, e, i, m, q, u),
-            look(b, f, j, n, r, v),
-            look(c, g, k, o, s, w),
-            look(d, h, l, p, t, x),
-        ]
-    }
-}
-
-impl Look {
-    /// One by the weight of the endpoint.
-    #[inline(always)]
-    pub(super) fn per_weight(&self) -> f32 {
-        self.per_weight
-    }
-
-    /// The time in which it answers, in seconds. Zero: it has not been asked.
-    #[inline(always)]
-    pub(super) fn estimate(&self) -> f32 {
-        self.estimate
-    }
-
-    /// How many are in flight.
-    #[inline(always)]
-    pub(super) fn count(&self) -> f32 {
-        self.count as f32
-    }
-
-    /// For how long those without an answer have waited on average, in seconds.
-    #[inline(always)]
-    pub(super) fn age(&self) -> f32 {
-        // Where nobody waits nothing is divided by next to nothing.
-        not_below_zero(self.ages) * UNIT_SECS / (self.waiting as f32 + 1e-20)
-    }
-
-    /// Since when the estimate has not been looked at, in seconds. Zero, if somebody waits for an answer now.
-    #[inline(always)]
-    pub(super) fn idle_unless_waiting(&self) -> f32 {
-        let ticks = not_below_zero(self.ticks as f32 * 2.0 - AHEAD as f32);
-        let is_alone = not_below_zero(1.0 - self.waiting as f32);
-        ticks * TICK_SECS * is_alone
+    pub(super) fn all_hold(self) -> bool {
+        self.0 < KEPT_TICKS
     }
 }
 
@@ -177,37 +139,65 @@ impl Default for Load {
             estimate: AtomicU64::new(0),
             newness: AtomicU64::new(UNASKED),
             answered: AtomicU64::new(0),
+            cost: AtomicU64::new(UNWATCHED),
+            per_weight: AtomicU32::new(1_f32.to_bits()),
         }
     }
 }
 
 impl Load {
-    #[inline(always)]
-    pub(super) fn look(&self, nanos: u64, per_weight: f32) -> Look {
-        let open = self.open.load(Relaxed);
-        let word = self.estimate.load(Relaxed);
-        let waiting = (open & COUNT) as i32;
-        let ticks = ((nanos >> TICK_BITS) as u32).wrapping_sub(word as u32);
-        Look {
-            ages: ages(open, nanos) as f32,
-            waiting,
-            count: waiting + self.answered.load(Relaxed) as i32,
-            estimate: seconds(word),
-            // Somebody may have read the clock before us and written after.
-            ticks: (ticks.wrapping_add(AHEAD) >> 1) as i32,
-            per_weight,
-        }
+    /// From now on it has this weight.
+    pub(super) fn weigh(&self, weight: u32) {
+        let per_weight = 1.0 / f64::from(weight);
+        self.per_weight.store((per_weight as f32).to_bits(), Relaxed);
     }
 
-    /// Zero: it has an estimate, and has not just joined others.
+    /// One by its weight.
+    #[inline]
+    pub(super) fn per_weight(&self) -> f32 {
+        f32::from_bits(self.per_weight.load(Relaxed))
+    }
+
+    /// What one attempt more costs, as it was worked out last.
     #[inline(always)]
-    pub(super) fn newness(&self) -> u64 {
+    pub(super) fn cost(&self) -> Cost {
+        Cost(self.cost.load(Relaxed))
+    }
+
+    /// Somebody looks at what it costs, and has just worked it out. From now on it is kept up to date, but for what time
+    /// makes of it.
+    #[inline]
+    pub(super) fn keep(&self, cost: Cost) {
+        self.cost.store(cost.0, Relaxed);
+    }
+
+    /// An attempt has begun or ended. Of two at the same time the one may miss the other, until the next, or until it is
+    /// worked out anew.
+    #[inline]
+    fn reckon(&self, nanos: u64) {
+        if self.cost.load(Relaxed) == UNWATCHED || !self.is_known() {
+            return;
+        }
+        let (open, word) = (self.open(nanos), self.estimate.load(Relaxed));
+        // Where nobody waits something has been forgiven since the last sample.
+        let since = if open.waiting > 0 {
+            tick(nanos)
+        } else {
+            word as u32
+        };
+        let cost = open.cost(seconds(word)) * self.per_weight();
+        self.keep(Cost(pack(cost, since)));
+    }
+
+    #[inline]
+    fn newness(&self) -> u64 {
         self.newness.load(Relaxed)
     }
 
     #[inline]
     pub(super) fn begin(&self, nanos: u64) {
         self.open.fetch_add(start(nanos), Relaxed);
+        self.reckon(nanos);
     }
 
     #[inline]
@@ -217,10 +207,11 @@ impl Load {
     }
 
     /// One of them has its answer, and goes on.
-    pub(super) fn answered(&self, started: u64) {
+    pub(super) fn answered(&self, started: u64, nanos: u64) {
         // Whoever looks meanwhile sees it twice rather than not at all.
         self.answered.fetch_add(1, SeqCst);
         self.end(started);
+        self.reckon(nanos);
     }
 
     /// One that had its answer has ended.
@@ -267,7 +258,7 @@ impl Load {
 
     /// Supposes an estimate where there is none.
     pub(super) fn suppose(&self, estimate: f32, nanos: u64) {
-        let word = pack(estimate, nanos);
+        let word = pack(estimate, tick(nanos));
         let _ = self.estimate.compare_exchange(0, word, Relaxed, Relaxed);
         self.becomes_known();
     }
@@ -281,9 +272,11 @@ impl Load {
     pub(super) fn join(&self, nanos: u64) {
         let newly = |newness| matches!(newness, 0 | UNASKED).then_some(nanos + 1);
         let _ = self.newness.fetch_update(Relaxed, Relaxed, newly);
+        self.cost.store(UNWATCHED, Relaxed);
     }
 
     /// Has it an estimate, and not just joined others?
+    #[inline]
     pub(super) fn is_known(&self) -> bool {
         self.newness() == 0
     }
@@ -307,6 +300,12 @@ impl Load {
     /// An attempt has ended that took so many nanoseconds. An estimate is forgotten within `decay` seconds.
     #[inline]
     pub(super) fn sample(&self, sample: Sample, took: u64, nanos: u64, decay: f32) {
+        self.learn(sample, took, nanos, decay);
+        self.reckon(nanos);
+    }
+
+    #[inline]
+    fn learn(&self, sample: Sample, took: u64, nanos: u64, decay: f32) {
         if sample == Sample::Nothing {
             return;
         }
@@ -318,7 +317,7 @@ impl Load {
             } else {
                 took
             };
-            self.estimate.store(pack(first, nanos), Relaxed);
+            self.estimate.store(pack(first, tick(nanos)), Relaxed);
             self.becomes_known();
             return;
         }
@@ -336,8 +335,8 @@ impl Load {
             idle => (1.0 - (-idle / decay).exp()).max(LEAST_WEIGHT),
         };
         // Of two that end at the very same time one is enough: a mean need not count, and this is done at each end.
-        self.estimate
-            .store(pack(before + weight * (took - before), nanos), Relaxed);
+        let estimate = before + weight * (took - before);
+        self.estimate.store(pack(estimate, tick(nanos)), Relaxed);
     }
 }
 
@@ -356,9 +355,13 @@ fn start(nanos: u64) -> u64 {
 }
 
 #[inline]
-fn pack(estimate: f32, nanos: u64) -> u64 {
-    let tick = (nanos >> TICK_BITS) as u32;
-    u64::from(estimate.max(f32::MIN_POSITIVE).to_bits()) << 32 | u64::from(tick)
+fn pack(seconds: f32, tick: u32) -> u64 {
+    u64::from(seconds.max(f32::MIN_POSITIVE).to_bits()) << 32 | u64::from(tick)
+}
+
+#[inline]
+fn tick(nanos: u64) -> u32 {
+    (nanos >> TICK_BITS) as u32
 }
 
 #[inline]
@@ -374,7 +377,7 @@ fn not_below_zero(number: f32) -> f32 {
 
 #[inline]
 fn idle(word: u64, nanos: u64) -> f32 {
-    let ticks = ((nanos >> TICK_BITS) as u32).wrapping_sub(word as u32);
+    let ticks = tick(nanos).wrapping_sub(word as u32);
     // Somebody may have read the clock before us and written after.
     let ticks = i64::from(ticks.wrapping_add(AHEAD)) - i64::from(AHEAD);
     not_below_zero(ticks as f32) * TICK_SECS
@@ -420,7 +423,7 @@ mod tests {
         let load = Load::default();
         load.begin(100 * MS);
         load.begin(800 * MS);
-        load.answered(100 * MS);
+        load.answered(100 * MS, 900 * MS);
         let open = load.open(1_000 * MS);
         assert_eq!((open.count, open.waiting, load.in_flight()), (2, 1, 2));
         assert!(near(open.age, 0.2), "{open:?}");
@@ -429,6 +432,95 @@ mod tests {
         assert_eq!((open.count, open.waiting, open.age), (1, 0, 0.0));
         load.end_answered();
         assert_eq!((load.in_flight(), load.in_flight_now()), (0, 0));
+    }
+
+    /// What is kept, in seconds, and whether it holds.
+    fn kept(load: &Load, nanos: u64) -> (f32, bool) {
+        let cost = load.cost();
+        (seconds(cost.0), cost.holds(nanos))
+    }
+
+    #[test]
+    fn what_one_more_attempt_costs_is_kept_from_the_first_look_on_and_follows_the_attempts() {
+        let load = Load::default();
+        let now = 100_000 * MS;
+        load.sample(Sample::Took, 10 * MS, now, 1.0);
+        assert!(!kept(&load, now).1, "nobody has looked");
+        load.keep(Cost::new(0.01, now));
+        load.begin(now);
+        load.begin(now);
+        assert!(near(kept(&load, now).0, 0.03));
+        load.answered(now, now);
+        assert!(near(kept(&load, now).0, 0.03), "an open stream is as much load");
+        load.end(now);
+        load.sample(Sample::Took, 110 * MS, now, 1.0);
+        assert!(near(kept(&load, now).0, 2.0 * 0.02));
+        load.end_answered();
+        load.weigh(4);
+        load.sample(Sample::Nothing, 0, now, 1.0);
+        let (cost, holds) = kept(&load, now);
+        assert!(near(cost, 0.02 / 4.0) && holds, "{cost}");
+        load.begin(now - 1_000 * MS);
+        load.begin(now);
+        assert!(
+            near(kept(&load, now).0, 0.5 * 3.0 / 4.0),
+            "they have waited for longer"
+        );
+    }
+
+    #[test]
+    fn a_cost_holds_for_two_ticks_at_most_and_not_before_it_was_worked_out() {
+        let load = Load::default();
+        for ticks in [100_u64, u64::from(u32::MAX), 1 << 32, 3 << 32] {
+            let now = (ticks << TICK_BITS) + 5;
+            load.keep(Cost::new(0.01, now));
+            let holds = |at: u64| kept(&load, at).1;
+            assert!(holds(now) && holds(now + (1 << TICK_BITS)));
+            assert!(!holds(now + (2 << TICK_BITS)) && !holds(now + 1_000 * MS));
+            assert!(!holds(now - (1 << TICK_BITS)));
+        }
+    }
+
+    #[test]
+    fn a_cost_does_not_hold_where_something_has_been_forgiven_that_is_not_in_it() {
+        let load = Load::default();
+        let now = 100_000 * MS;
+        load.sample(Sample::Took, 10 * MS, now, 1.0);
+        let later = now + 5_000 * MS;
+        load.keep(Cost::new(0.001, later));
+        load.begin(later);
+        assert!(kept(&load, later).1, "nothing is, while one waits");
+        load.answered(later, later);
+        assert!(!kept(&load, later).1, "no sample was taken yet");
+        load.begin(later);
+        assert!(kept(&load, later).1);
+        load.end(later);
+        load.sample(Sample::AtLeast, 1, later, 1.0);
+        assert!(
+            !kept(&load, later).1,
+            "one that was given up at once says nothing"
+        );
+        load.end_answered();
+        load.sample(Sample::Took, 10 * MS, later, 1.0);
+        assert!(kept(&load, later).1);
+    }
+
+    #[test]
+    fn what_a_newcomer_costs_is_not_kept() {
+        let load = Load::default();
+        let now = 100_000 * MS;
+        load.begin(now);
+        load.suppose(0.01, now);
+        load.keep(Cost::new(0.01, now));
+        assert!(kept(&load, now).1);
+        load.join(now);
+        load.begin(now);
+        load.answered(now, now);
+        assert!(!kept(&load, now).1);
+        load.settle();
+        load.keep(Cost::new(0.01, now));
+        load.begin(now);
+        assert!(kept(&load, now).1 && near(kept(&load, now).0, 0.04));
     }
 
     #[test]

@@ -130,6 +130,7 @@ mod scarce;
 mod service;
 pub mod services;
 mod stats;
+mod subset;
 mod wait;
 
 pub use self::{

@@ -8,10 +8,9 @@ use super::{
     demand::Demand,
     figures::Moment,
     outlier::Ticket,
-    roster::{Entry, Pool, Roster},
+    roster::{Entry, Latest, Pool, Roster},
     rule::{Candidates, Rule},
     scarce::SMALL,
-    stats::RibbonStats,
 };
 use crate::call::{Addressed, Endpoint, scope};
 
@@ -43,7 +42,7 @@ const CHOICES: u32 = 3;
 pub(super) fn pick<'a, R: Rule + ?Sized>(
     rule: &R,
     pool: &Pool,
-    roster: &'a Roster,
+    latest: &'a Latest,
     request: &dyn Addressed,
     asked: &Asked,
     passed: &[Endpoint],
@@ -52,9 +51,9 @@ pub(super) fn pick<'a, R: Rule + ?Sized>(
     let outliers = pool.outliers();
     let (is_on, is_due) = outliers.is_on_and_due(now.instant);
     if is_due {
-        outliers.look(now.instant, || Arc::clone(&pool.roster()));
+        outliers.look(now.instant, || Arc::clone(pool.roster().roster()));
     }
-    let choose = || entry(rule, roster, &pool.stats, request, asked, passed, now);
+    let choose = || entry(rule, pool, latest, request, asked, passed, now);
     if is_on {
         for _ in 0..CHOICES {
             let entry = choose()?;
@@ -69,13 +68,14 @@ pub(super) fn pick<'a, R: Rule + ?Sized>(
 #[inline]
 fn entry<'a, R: Rule + ?Sized>(
     rule: &R,
-    roster: &'a Roster,
-    stats: &RibbonStats,
+    pool: &Pool,
+    latest: &'a Latest,
     request: &dyn Addressed,
     asked: &Asked,
     passed: &[Endpoint],
     now: Moment,
 ) -> Option<&'a Entry> {
+    let roster = &**latest;
     if roster.is_empty() {
         return None;
     }
@@ -90,7 +90,7 @@ fn entry<'a, R: Rule + ?Sized>(
     if stay.is_some() {
         return stay;
     }
-    let all = Candidates::all(roster, stats, request, tried, now);
+    let all = Candidates::all(pool, latest, request, tried, now);
     if rule.chooses_alone() {
         return roster.get(place(rule, &all)?);
     }

@@ -7,6 +7,7 @@ use std::{
     collections::HashMap,
     hash::{Hash, Hasher},
     mem,
+    ops::Deref,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -21,6 +22,7 @@ use super::{
     outlier::{Hub, OutlierEjection},
     scarce::{SMALL, Scarce},
     stats::RibbonStats,
+    subset::Subset,
 };
 use crate::call::{Affinity, Delta, Endpoint, Endpoints, Follower, Index, Member};
 
@@ -35,9 +37,16 @@ pub(super) struct Pool {
 /// Follows the set.
 #[derive(Debug)]
 struct Rosters {
-    latest: ArcSwap<Roster>,
+    latest: ArcSwap<Latest>,
     epoch: Epoch,
     outliers: Arc<Hub>,
+}
+
+/// The latest state of the set, and what its rule draws from.
+#[derive(Debug)]
+pub(super) struct Latest {
+    roster: Arc<Roster>,
+    subset: Option<Arc<Subset>>,
 }
 
 impl Drop for Rosters {
@@ -131,7 +140,10 @@ impl Pool {
         let rosters = endpoints.followed_by(|members, resolved| {
             let entries = members.map(|(number, endpoint)| Entry::new(endpoint.clone(), number, false));
             Rosters {
-                latest: ArcSwap::from_pointee(Roster::new(entries, resolved)),
+                latest: ArcSwap::from_pointee(Latest {
+                    roster: Arc::new(Roster::new(entries, resolved)),
+                    subset: None,
+                }),
                 epoch: Epoch::default(),
                 outliers: Arc::default(),
             }
@@ -173,20 +185,53 @@ impl Pool {
 
     /// The roster of the latest state of the set that was published before this call.
     #[inline]
-    pub(super) fn roster(&self) -> Guard<Arc<Roster>> {
-        let roster = self.rosters.latest.load();
-        if !roster.seen.load(Relaxed) {
-            roster.seen.store(true, Relaxed);
+    pub(super) fn roster(&self) -> Guard<Arc<Latest>> {
+        let latest = self.rosters.latest.load();
+        if !latest.seen.load(Relaxed) {
+            latest.seen.store(true, Relaxed);
         }
-        roster
+        latest
+    }
+
+    /// From now on the rule draws from this one.
+    pub(super) fn keep_subset(&self, subset: &Arc<Subset>) {
+        // The set may change meanwhile.
+        self.rosters.latest.rcu(|latest| Latest {
+            roster: latest.roster.clone(),
+            subset: Some(subset.clone()),
+        });
     }
 }
 
 impl Follower for Rosters {
     fn follow(&self, deltas: &[Delta]) {
-        let next = self.latest.load().after(deltas);
-        self.latest.store(Arc::new(next));
+        let next = Arc::new(self.latest.load().after(deltas));
+        // The subset may be made anew meanwhile.
+        self.latest.rcu(|latest| Latest {
+            roster: next.clone(),
+            subset: latest.subset.clone(),
+        });
         self.outliers.set_changed();
+    }
+}
+
+impl Latest {
+    #[inline]
+    pub(super) fn subset(&self) -> Option<&Subset> {
+        self.subset.as_deref()
+    }
+
+    pub(super) fn roster(&self) -> &Arc<Roster> {
+        &self.roster
+    }
+}
+
+impl Deref for Latest {
+    type Target = Roster;
+
+    #[inline]
+    fn deref(&self) -> &Roster {
+        &self.roster
     }
 }
 
@@ -297,8 +342,9 @@ impl Roster {
     /// Is there another endpoint than this one that may be picked? Mostly one of the first two is.
     #[inline]
     pub(super) fn has_another_than(&self, entry: &Entry, now: Moment) -> bool {
-        self.iter().take(2).any(|other| other.is_a_choice_beside(entry))
-            || self.has_one_further_on(entry, now)
+        let first = self.links.first().map(|link| link.chunk.iter().take(2));
+        let mut first = first.into_iter().flatten();
+        first.any(|other| other.is_a_choice_beside(entry)) || self.has_one_further_on(entry, now)
     }
 
     /// Where the first have vetoes many of those behind them may have some as well, so that a few from anywhere are
@@ -520,21 +566,15 @@ impl Entry {
     /// Where several threads come at once, what one has made counts; none waits for another.
     #[cold]
     fn begin_to_count(&self) -> &Arc<Counted> {
-        let counted = Counted {
-            endpoint: self.endpoint.clone(),
-            counters: Arc::default(),
-        };
-        let counted = Arc::new(counted);
+        let counted = Arc::new(Counted::new(self.endpoint.clone(), Arc::default()));
         self.counted.get_or_init(|| counted)
     }
 
     /// From now on it is described like this. The counters stay.
     fn become_this(&mut self, endpoint: &Endpoint) {
         if let Some(counted) = self.counted.take() {
-            self.counted = OnceLock::from(Arc::new(Counted {
-                endpoint: endpoint.clone(),
-                counters: counted.counters.clone(),
-            }));
+            let counted = Counted::new(endpoint.clone(), counted.counters.clone());
+            self.counted = OnceLock::from(Arc::new(counted));
         }
         self.endpoint = endpoint.clone();
     }
@@ -795,11 +835,11 @@ mod tests {
     fn a_roster_without_a_change_is_the_same_object() {
         let set: Endpoints = [endpoint("http://a")].into_iter().collect();
         let pool = Pool::new(set.clone());
-        let before = Arc::clone(&pool.roster());
+        let before = pool.roster().roster.clone();
         set.insert(endpoint("http://a"));
-        assert!(Arc::ptr_eq(&before, &pool.roster()));
+        assert!(Arc::ptr_eq(&before, &pool.roster().roster));
         set.insert(endpoint("http://b"));
-        assert!(!Arc::ptr_eq(&before, &pool.roster()));
+        assert!(!Arc::ptr_eq(&before, &pool.roster().roster));
     }
 
     /// Whatever is made of it, a roster is a list.

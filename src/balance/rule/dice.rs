@@ -35,6 +35,16 @@ impl Dice {
         Rng::with_seed(seed)
     }
 
+    /// A number below `n`, which is above zero and below 2^32. Some are likelier than others, by one in 2^32 / n.
+    #[inline]
+    pub(super) fn about(&self, n: usize) -> u32 {
+        let word = match &self.0 {
+            None => fastrand::u32(..),
+            Some(state) => Rng::with_seed(state.fetch_add(STEP, Relaxed)).u32(..),
+        };
+        ((u64::from(word) * n as u64) >> 32) as u32
+    }
+
     /// A number below `n`, which is above zero.
     #[inline]
     pub(super) fn below(&self, n: usize) -> usize {

@@ -100,8 +100,9 @@ pub use self::{
 use super::{
     figures::{Counters, Figures, Moment},
     pick::Tried,
-    roster::{Entry, Roster, Seat},
+    roster::{Entry, Latest, Pool, Roster, Seat},
     stats::RibbonStats,
+    subset::Subset,
 };
 use crate::call::{Addressed, Affinity, Endpoint, RequestHead};
 
@@ -210,8 +211,9 @@ impl<R: Rule + ?Sized> Rule for Arc<R> {
 /// The endpoints that a [`Rule`] chooses from, in the order of the set.
 #[derive(Clone, Copy)]
 pub struct Candidates<'a> {
+    pool: &'a Pool,
+    latest: &'a Latest,
     roster: &'a Roster,
-    stats: &'a RibbonStats,
     request: &'a dyn Addressed,
     tried: Tried<'a>,
     now: Moment,
@@ -245,15 +247,16 @@ pub struct Candidate<'a> {
 
 impl<'a> Candidates<'a> {
     pub(super) fn all(
-        roster: &'a Roster,
-        stats: &'a RibbonStats,
+        pool: &'a Pool,
+        latest: &'a Latest,
         request: &'a dyn Addressed,
         tried: Tried<'a>,
         now: Moment,
     ) -> Self {
         Candidates {
-            roster,
-            stats,
+            pool,
+            latest,
+            roster: latest,
             request,
             tried,
             now,
@@ -333,7 +336,7 @@ impl<'a> Candidates<'a> {
             entry,
             place,
             roster: self.roster,
-            stats: self.stats,
+            stats: &self.pool.stats,
             tried: self.tried,
             now: self.now,
         })
@@ -369,6 +372,17 @@ impl<'a> Candidates<'a> {
         self.roster.id()
     }
 
+    /// What a rule draws from in place of the whole set.
+    #[inline]
+    fn subset(&self) -> Option<&'a Subset> {
+        self.latest.subset()
+    }
+
+    /// From the next pick on a rule draws from this one.
+    fn keep_subset(&self, subset: &Arc<Subset>) {
+        self.pool.keep_subset(subset);
+    }
+
     /// The places of the endpoints of each zone of the set. Sorted at the first question after a change.
     fn zones(&self) -> &'a [Box<[usize]>] {
         self.roster.zones()
@@ -376,7 +390,7 @@ impl<'a> Candidates<'a> {
 
     /// The load, and the share of tripped endpoints, from which on a zone is bad.
     fn zone_limits(&self) -> (f64, f64) {
-        (self.stats.zone_load(), self.stats.zone_blackout())
+        (self.pool.stats.zone_load(), self.pool.stats.zone_blackout())
     }
 
     /// Where the one at this index is in the set.

@@ -2,85 +2,54 @@
 
 use crate::balance::rule::dice::Dice;
 
-/// They are looked at by fours: a processor works out four in one step.
-pub(super) const FOUR: usize = 4;
-pub(super) const MOST_CHOICES: usize = FOUR * FOUR;
+pub(super) const MOST_CHOICES: usize = 16;
 
-/// Something of each that is drawn, by turn.
-pub(super) type Fours<T> = [[T; FOUR]; FOUR];
+/// Those that are drawn.
+#[derive(Debug)]
+pub(super) enum Draw {
+    /// The one at this index, and those after it; after the last comes the first. Of most of them it matters little
+    /// which are left out together.
+    InARow(usize),
+    /// Those at these.
+    OneOfEachPart([u32; MOST_CHOICES]),
+}
 
-/// There are no more endpoints than that.
-const INDEX_BITS: u32 = 27;
+impl Draw {
+    /// Where the one is that was drawn in this turn, of so many.
+    #[inline(always)]
+    pub(super) fn index(&self, turn: usize, n: usize) -> usize {
+        match self {
+            Draw::InARow(first) if turn < n - first => first + turn,
+            Draw::InARow(first) => first + turn - n,
+            Draw::OneOfEachPart(drawn) => drawn.get(turn).map_or(0, |&index| index as usize),
+        }
+    }
+}
 
-/// So many choices, of `n`: one of each twelfth, if there are twelve, so that none is drawn twice. Where the twelfths begin is
-/// drawn as well. What is beyond the choices is any of the `n`.
+/// So many choices, of `n`, none of them twice, and each of them as often as any other.
 #[inline(always)]
-pub(super) fn draw(dice: &Dice, n: usize, choices: usize) -> Fours<u32> {
-    let (n, choices) = (n as u32, choices as u32);
-    if n < 1 << 15 {
-        draw_of_few(dice, n, choices)
+pub(super) fn draw(dice: &Dice, n: usize, choices: usize) -> Draw {
+    if n < 2 * choices {
+        Draw::InARow(dice.about(n) as usize)
     } else {
-        draw_of_many(dice, n, choices)
+        Draw::OneOfEachPart(one_of_each_part(dice, n as u64, choices))
     }
 }
 
-/// In numbers so small that a processor works out eight of them in one step.
-#[inline(always)]
-fn draw_of_few(dice: &Dice, n: u32, choices: u32) -> Fours<u32> {
+/// One of each twelfth, if there are twelve. Where the twelfths begin is drawn as well.
+#[inline]
+fn one_of_each_part(dice: &Dice, n: u64, choices: usize) -> [u32; MOST_CHOICES] {
     let mut rng = dice.several();
-    let first = ((u64::from(rng.u32(..)) * u64::from(n)) >> 32) as u16;
-    let step = (n << 16).checked_div(choices).unwrap_or_default();
-    let (whole, part, last, n) = (
-        (step >> 16) as u16,
-        step as u16,
-        choices.saturating_sub(1) as i16,
-        n as u16,
-    );
-    let mut chances = [0; MOST_CHOICES];
-    for chances in chances.chunks_exact_mut(FOUR) {
-        let word = rng.u64(..);
-        chances.copy_from_slice(&[
-            word as u16,
-            (word >> 16) as u16,
-            (word >> 32) as u16,
-            (word >> 48) as u16,
-        ]);
-    }
-    let mut drawn = Fours::default();
-    for ((turn, drawn), chance) in (0_i16..).zip(drawn.as_flattened_mut()).zip(chances) {
-        let start = |turn: u16| turn.wrapping_mul(whole).wrapping_add(share(turn, part));
-        let turn = turn.min(last) as u16;
-        let (from, to) = (start(turn), start(turn + 1));
-        let index = first
-            .wrapping_add(from)
-            .wrapping_add(share(to.wrapping_sub(from), chance));
-        // Less n, if it is not below it.
-        let beyond = index.wrapping_sub(n) as i16;
-        *drawn = u32::from(beyond.wrapping_add(n as i16 & (beyond >> 15)) as u16);
-    }
-    drawn
-}
-
-/// So many of 2^16 parts of it.
-#[inline(always)]
-fn share(whole: u16, parts: u16) -> u16 {
-    ((u32::from(whole) * u32::from(parts)) >> 16) as u16
-}
-
-/// Of a very large set a twelfth is large itself, and few bits are left to say where in it.
-#[cold]
-fn draw_of_many(dice: &Dice, n: u32, choices: u32) -> Fours<u32> {
-    const BITS: u32 = 32 - INDEX_BITS;
-    let mut rng = dice.several();
-    let step = (n << BITS).checked_div(choices).unwrap_or_default();
-    let first = ((u64::from(rng.u32(..)) * u64::from(n)) >> 32) as u32;
-    let mut drawn = [[first; FOUR]; FOUR];
+    let share = |whole: u64, chance: u32| (whole * u64::from(chance)) >> 32;
+    let first = share(n, rng.u32(..));
+    let part = (n << 32).checked_div(choices as u64).unwrap_or_default();
+    let mut drawn = [0; MOST_CHOICES];
     let mut start = 0;
-    for drawn in drawn.as_flattened_mut().iter_mut().take(choices as usize) {
-        let (from, to) = (start >> BITS, (start + step) >> BITS);
-        let index = first + from + (((to - from) * rng.u32(..1 << BITS)) >> BITS);
-        *drawn = if index < n { index } else { index - n };
-        start += step;
+    for drawn in drawn.iter_mut().take(choices) {
+        let (from, to) = (start >> 32, (start + part) >> 32);
+        let index = first + from + share(to - from, rng.u32(..));
+        *drawn = if index < n { index } else { index - n } as u32;
+        start += part;
     }
     drawn
 }
@@ -93,11 +62,12 @@ mod tests {
 
     use super::*;
 
-    /// Those that were drawn in their turns, and all.
-    fn drawn(seed: u64, n: usize, choices: usize) -> (Vec<u32>, Vec<u32>) {
-        let drawn = draw(&Dice::seeded(seed), n, choices);
-        let all = drawn.as_flattened().to_vec();
-        (all[..choices].to_vec(), all)
+    /// There are no more endpoints than that.
+    const INDEX_BITS: u32 = 27;
+
+    fn drawn(seed: u64, n: usize, choices: usize) -> Vec<usize> {
+        let draw = draw(&Dice::seeded(seed), n, choices);
+        (0..choices).map(|turn| draw.index(turn, n)).collect()
     }
 
     proptest! {
@@ -108,14 +78,15 @@ mod tests {
             choices in 1..=MOST_CHOICES,
         ) {
             let choices = choices.min(n);
-            let (chosen, all) = drawn(seed, n, choices);
-            prop_assert!(all.iter().all(|&one| (one as usize) < n), "{all:?}");
+            let chosen = drawn(seed, n, choices);
+            prop_assert!(chosen.iter().all(|&one| one < n), "{chosen:?}");
             let different: HashSet<_> = chosen.iter().collect();
             prop_assert_eq!(different.len(), choices, "{:?}", chosen);
             let next = chosen.iter().cycle().skip(1);
-            let far = chosen.iter().zip(next).map(|(&one, &next)| (next as usize + n - one as usize) % n);
+            let far = chosen.iter().zip(next).map(|(&one, &next)| (next + n - one) % n);
             let part = n / choices + 1;
-            prop_assert!(far.max() <= Some(2 * part), "they are from all parts of {}: {:?}", n, chosen);
+            let are_apart = n < 2 * choices || far.max() <= Some(2 * part);
+            prop_assert!(are_apart, "they are from all parts of {}: {:?}", n, chosen);
         }
     }
 
@@ -129,9 +100,9 @@ mod tests {
             for choices in [1, 2, 12] {
                 let mut parts = [0_u32; PARTS];
                 for seed in 0..ROUNDS {
-                    let (chosen, _) = drawn(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15), n, choices);
+                    let chosen = drawn(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15), n, choices);
                     for one in chosen {
-                        parts[one as usize * PARTS / n] += 1;
+                        parts[one * PARTS / n] += 1;
                     }
                 }
                 let mean = ROUNDS as f64 * choices as f64 / PARTS as f64;
@@ -146,13 +117,13 @@ mod tests {
     #[test]
     fn each_is_drawn_as_often_as_any_other_and_with_any_other() {
         const ROUNDS: u64 = 40_000;
-        for (n, choices) in [(3, 3), (7, 2), (20, 10), (23, 10), (33, 12)] {
+        for (n, choices) in [(3, 3), (7, 2), (18, 12), (20, 10), (23, 12), (33, 12)] {
             let mut alone = vec![0_u32; n];
             let mut together = HashSet::new();
             for seed in 0..ROUNDS {
-                let (chosen, _) = drawn(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15), n, choices);
+                let chosen = drawn(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15), n, choices);
                 for (index, &one) in chosen.iter().enumerate() {
-                    alone[one as usize] += 1;
+                    alone[one] += 1;
                     together.extend(
                         chosen[..index]
                             .iter()

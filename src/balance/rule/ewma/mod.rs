@@ -6,15 +6,11 @@ mod newcomer;
 mod source;
 mod subset;
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use arc_swap::ArcSwapOption;
 use tokio::time::Duration;
 
-use self::{
-    draw::MOST_CHOICES,
-    subset::{SUBSET, Subset},
-};
+use self::{draw::MOST_CHOICES, subset::SUBSET};
 use super::{Candidates, Rule, dice::Dice};
 use crate::call::{ConfigError, config};
 
@@ -44,8 +40,11 @@ const SLOW_START: Duration = Duration::from_secs(4);
 ///   [`WeightedRoundRobin`](super::WeightedRoundRobin).
 ///
 /// With one call at a time, and servers that are alike, one of them gets nearly all for a second or so. Under load it is even;
-/// for turns take [`RoundRobin`](super::RoundRobin). One rule belongs to one layer: shared by two over different sets, in an
-/// `Arc`, it makes its subset anew at nearly every pick.
+/// for turns take [`RoundRobin`](super::RoundRobin).
+///
+/// What it expects is worked out when an attempt begins or ends, and when it is looked at after more than a millisecond or two:
+/// so a pick is a few loads for each endpoint that it looks at, and the time that attempts have waited is that much behind at
+/// most.
 ///
 /// # Subset
 ///
@@ -58,6 +57,9 @@ const SLOW_START: Duration = Duration::from_secs(4);
 /// a larger part holds the smaller one. The seed is drawn, so that clients have different parts; about ten clients for each
 /// server, or as much traffic as the rule for the size asks for, keep servers evenly loaded. If a few clients with little
 /// traffic share a large set, and must reach all of it, take the [whole set](EwmaBuilder::whole_set).
+///
+/// Each layer keeps one. Several layers that share a rule, in an `Arc`, have a part each; of several such rules in one layer, which
+/// a rule of your own asks in turn, the first has the part, and the others draw from the whole set.
 ///
 /// # How good that is
 ///
@@ -85,7 +87,8 @@ pub struct Ewma {
     slow_start: f32,
     seed: u64,
     dice: Dice,
-    subset: ArcSwapOption<Subset>,
+    /// No other rule of this process has it.
+    id: u64,
     making: AtomicBool,
 }
 
@@ -110,6 +113,8 @@ pub struct EwmaBuilder {
     seed: Option<u64>,
     draws: Option<u64>,
 }
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Size {
@@ -157,7 +162,7 @@ impl Ewma {
             settings,
             seed,
             dice,
-            subset: ArcSwapOption::empty(),
+            id: NEXT_ID.fetch_add(1, Relaxed),
             making: AtomicBool::new(false),
         }
     }
@@ -171,10 +176,11 @@ impl Rule for Ewma {
             return Some(0);
         }
         if n > self.size(SUBSET) && candidates.are_all() {
-            let subset = self.looked_after(candidates);
-            let part = subset
-                .as_ref()
-                .and_then(|subset| Some((subset, subset.members_of(candidates)?)));
+            let subset = self.subset(candidates);
+            let is_due = self.is_due(candidates);
+            let renewed = if is_due { self.renew(candidates) } else { None };
+            let subset = renewed.as_deref().or(subset);
+            let part = subset.and_then(|subset| Some((subset, subset.members.as_deref()?)));
             if let Some((subset, members)) = part {
                 let best = self
                     .choose(candidates, &members)
@@ -197,8 +203,7 @@ impl Rule for Ewma {
 }
 
 impl EwmaBuilder {
-    /// How many are drawn, 1 to 16. More come closer to the best there is, and to all clients storming it. They are looked at by
-    /// fours: nine cost as much as twelve.
+    /// How many are drawn, 1 to 16. More come closer to the best there is, and to all clients storming it.
     pub fn choices(mut self, choices: usize) -> Self {
         self.choices = choices;
         self

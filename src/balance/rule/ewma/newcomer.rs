@@ -2,7 +2,6 @@
 
 use super::{
     Ewma,
-    choice::cost,
     source::{Seen, Source},
 };
 use crate::balance::{load::Load, rule::Candidates};
@@ -32,7 +31,7 @@ impl Ewma {
             Some((estimate, idle)) if idle < RECENT || open.waiting > 0 => estimate,
             Some((estimate, idle)) => estimate * (-idle / FORGIVEN).exp(),
         };
-        let cost = cost(answers, open.age, open.count as i32 as f32);
+        let cost = open.cost(answers);
         match since {
             None => cost,
             Some(since) if since < self.slow_start => {
@@ -50,9 +49,8 @@ impl Ewma {
     /// A new one is supposed to be like its peers.
     fn suppose(&self, candidates: &Candidates<'_>, load: &Load, late: bool) -> f32 {
         let nanos = candidates.nanos();
-        let subset = self.subset.load();
-        let members = subset.as_ref().filter(|_| candidates.are_all());
-        let members = members.and_then(|subset| subset.members_of(candidates));
+        let subset = self.subset(candidates).filter(|_| candidates.are_all());
+        let members = subset.and_then(|subset| subset.members.as_deref());
         let estimate = match members {
             None => self.of_peers(candidates, nanos),
             Some(members) => self.of_peers(&members, nanos),

@@ -1,9 +1,9 @@
 //! What is drawn from, and what is looked at of it.
 
+use super::{choice::Best, draw::Draw};
 use crate::{
     balance::{
         figures::Counters,
-        load::Look,
         rule::{Candidate, Candidates},
     },
     call::Endpoint,
@@ -15,22 +15,21 @@ pub(super) trait Source {
 
     /// The one at this index. None: it has gone.
     fn seen(&self, index: usize) -> Option<Seen<'_>>;
+
+    /// The best of so many from this index on, and, after the last, from the first on. There are as many at least.
+    fn best_in_a_row(&self, first: usize, count: usize, nanos: u64) -> Best {
+        let indices = (0..count).map(|turn| Draw::InARow(first).index(turn, self.len()));
+        let seen = indices.filter_map(|index| self.seen(index));
+        seen.fold(Best::OF_NONE, |best, seen| best.and(seen.counters, nanos))
+    }
 }
 
 /// A candidate, as far as it is looked at.
 pub(super) struct Seen<'a> {
     pub(super) endpoint: &'a Endpoint,
     pub(super) counters: &'a Counters,
-    /// One by its weight.
-    pub(super) per_weight: f32,
     /// Has it come into a set that others were in before?
     pub(super) late: bool,
-}
-
-/// One by its weight.
-#[inline]
-pub(super) fn per_weight(endpoint: &Endpoint) -> f32 {
-    1.0 / i64::from(endpoint.weight()) as f32
 }
 
 impl Source for Candidates<'_> {
@@ -47,14 +46,8 @@ impl Source for Candidates<'_> {
 
 impl<'a> Seen<'a> {
     #[inline(always)]
-    pub(super) fn look(&self, nanos: u64) -> Look {
-        self.counters.load().look(nanos, self.per_weight)
-    }
-
-    /// Zero, unless it is new, or may not be picked.
-    #[inline(always)]
-    pub(super) fn oddity(&self) -> u64 {
-        self.counters.load().newness() | self.endpoint.eligibility().vetoes()
+    pub(super) fn is_eligible(&self) -> bool {
+        self.endpoint.eligibility().is_eligible()
     }
 
     #[inline(always)]
@@ -62,7 +55,6 @@ impl<'a> Seen<'a> {
         Seen {
             endpoint: candidate.endpoint(),
             counters: candidate.counters(),
-            per_weight: per_weight(candidate.endpoint()),
             late: candidate.is_late(),
         }
     }

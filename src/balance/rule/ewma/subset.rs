@@ -8,19 +8,15 @@ use std::sync::{
     },
 };
 
-use arc_swap::Guard;
-
 use super::{
     Ewma, Size,
-    source::{Seen, Source, per_weight},
+    choice::Best,
+    source::{Seen, Source},
 };
-use crate::{
-    balance::{
-        figures::Counters,
-        roster::{Roster, Seat},
-        rule::Candidates,
-    },
-    call::Endpoint,
+use crate::balance::{
+    roster::Roster,
+    rule::Candidates,
+    subset::{Member, Subset},
 };
 
 /// So many, if no more are needed.
@@ -31,36 +27,9 @@ const FOR_EACH_IN_FLIGHT: f32 = 2.0;
 const LOOK_AGAIN: u64 = 1_000_000_000;
 /// If one of them has gone, or is described anew.
 const MAKE_AGAIN: u64 = 20_000_000;
+/// If another rule has not looked for so long after its subset, it is given up.
+const LEFT_ALONE: u64 = 10 * LOOK_AGAIN;
 const MOST_LOOKS: usize = 512;
-
-/// Those of a large set that are drawn from.
-#[derive(Debug)]
-pub(super) struct Subset {
-    /// Of which pool they are, and of which state of the set they are the first.
-    pool: u64,
-    roster: u64,
-    /// In nanoseconds, as the counters have it.
-    made: u64,
-    /// When they were looked at last.
-    at: u64,
-    /// Has one been drawn that is no more?
-    has_lost: AtomicBool,
-    /// How many attempts are in flight to them, on average.
-    in_flight: f32,
-    wanted: usize,
-    /// None: it is the whole set. They stay through changes of it.
-    members: Option<Arc<[Member]>>,
-}
-
-/// What is looked at of one of them is held here, so that it need not be looked for in the set.
-#[derive(Debug)]
-pub(super) struct Member {
-    endpoint: Endpoint,
-    counters: Arc<Counters>,
-    seat: Seat,
-    per_weight: f32,
-    late: bool,
-}
 
 /// Some of the members, or all.
 pub(super) type Members<'a> = &'a [Member];
@@ -73,76 +42,74 @@ impl Source for Members<'_> {
 
     #[inline(always)]
     fn seen(&self, index: usize) -> Option<Seen<'_>> {
-        self.get(index).map(Member::seen)
+        self.get(index).map(Seen::member)
+    }
+
+    /// It is so short that in the midst of something else there would not be registers enough.
+    #[inline(never)]
+    fn best_in_a_row(&self, first: usize, count: usize, nanos: u64) -> Best {
+        let (before, after) = self.split_at_checked(first).unwrap_or_default();
+        let rest = count.saturating_sub(after.len());
+        let parts = [
+            after.get(..count).unwrap_or(after),
+            before.get(..rest).unwrap_or(before),
+        ];
+        parts
+            .into_iter()
+            .flatten()
+            .fold(Best::OF_NONE, |best, member| best.and(member.counters(), nanos))
     }
 }
 
-impl Member {
+impl<'a> Seen<'a> {
     #[inline(always)]
-    pub(super) fn seen(&self) -> Seen<'_> {
+    pub(super) fn member(member: &'a Member) -> Self {
         Seen {
-            endpoint: &self.endpoint,
-            counters: &self.counters,
-            per_weight: self.per_weight,
-            late: self.late,
+            endpoint: member.endpoint(),
+            counters: member.counters(),
+            late: member.is_late(),
         }
-    }
-}
-
-impl Subset {
-    /// Those that are drawn from in place of these. None: these are, or it is the subset of another set.
-    #[inline(always)]
-    pub(super) fn members_of(&self, candidates: &Candidates<'_>) -> Option<Members<'_>> {
-        let members = self.members.as_deref()?;
-        (self.pool == candidates.roster().pool()).then_some(members)
-    }
-
-    /// Where a member is now. None: it has gone, or is described anew.
-    #[inline]
-    pub(super) fn place(&self, member: &Member, roster: &Roster) -> Option<usize> {
-        let place = member.seat.place_as(&member.endpoint, roster);
-        if place.is_none() {
-            self.has_lost.store(true, Relaxed);
-        }
-        place
     }
 }
 
 impl Ewma {
-    /// The subset, after it has been seen to that it is one of this set, and large enough.
+    /// The subset, if there is one and it is of this rule.
     #[inline]
-    pub(super) fn looked_after(&self, candidates: &Candidates<'_>) -> Guard<Option<Arc<Subset>>> {
-        let subset = self.subset.load();
-        let is_due = subset.as_ref().is_none_or(|subset| {
-            let since = |then| candidates.nanos().saturating_sub(then);
-            subset.pool != candidates.roster().pool()
-                || since(subset.at) >= LOOK_AGAIN
-                || (subset.has_lost.load(Relaxed) && since(subset.made) >= MAKE_AGAIN)
-        });
-        if !is_due {
-            return subset;
+    pub(super) fn subset<'a>(&self, candidates: &Candidates<'a>) -> Option<&'a Subset> {
+        candidates.subset().filter(|subset| subset.owner == self.id)
+    }
+
+    /// Should it be made, or looked at again? A set has one subset: if that is another rule's, there is none for this one,
+    /// as long as the other comes to look after its own.
+    #[inline]
+    pub(super) fn is_due(&self, candidates: &Candidates<'_>) -> bool {
+        let since = |then| candidates.nanos().saturating_sub(then);
+        match candidates.subset() {
+            None => true,
+            Some(subset) if subset.owner == self.id => {
+                since(subset.at) >= LOOK_AGAIN
+                    || (subset.has_lost.load(Relaxed) && since(subset.made) >= MAKE_AGAIN)
+            }
+            Some(other) => since(other.at) >= LEFT_ALONE,
         }
-        self.renew(candidates);
-        self.subset.load()
     }
 
     /// Whoever comes first does it; the others go by what there is.
     #[cold]
-    fn renew(&self, candidates: &Candidates<'_>) {
+    pub(super) fn renew(&self, candidates: &Candidates<'_>) -> Option<Arc<Subset>> {
         if self.making.swap(true, Acquire) {
-            return;
+            return None;
         }
         let now = candidates.nanos();
-        let subset = match self.subset.load().as_deref() {
-            Some(old) if old.pool != candidates.roster().pool() => {
-                self.make(candidates, now, old.in_flight, old.wanted)
-            }
+        let subset = match self.subset(candidates) {
             Some(old) if now.saturating_sub(old.at) >= LOOK_AGAIN => self.look_again(candidates, old),
             Some(old) => self.make(candidates, old.at, old.in_flight, old.wanted),
             None => self.make(candidates, now, 0.0, SUBSET),
         };
-        self.subset.store(Some(Arc::new(subset)));
+        let subset = Arc::new(subset);
+        candidates.keep_subset(&subset);
         self.making.store(false, Release);
+        Some(subset)
     }
 
     /// Is it still as large as it should be?
@@ -155,7 +122,7 @@ impl Ewma {
         for index in (0..n).step_by(step.max(1)) {
             let seen = match members {
                 None => candidates.seen(index),
-                Some(members) => members.get(index).map(Member::seen),
+                Some(members) => members.get(index).map(Seen::member),
             };
             if let Some(seen) = seen {
                 in_flight += step as u64 * seen.counters.in_flight();
@@ -196,7 +163,7 @@ impl Ewma {
         let size = self.size(wanted);
         let is_part = size.saturating_mul(3) / 2 < candidates.len();
         Subset {
-            pool: candidates.roster().pool(),
+            owner: self.id,
             roster: candidates.roster_id(),
             made: candidates.nanos(),
             at,
@@ -228,16 +195,7 @@ impl Ewma {
             let last = last.map(|(last, _)| last);
             if last.is_some() || limit == u64::MAX {
                 ranked.truncate(last.map_or(usize::MAX, |last| last + 1));
-                let member = |(_, place): (u64, u32)| {
-                    let entry = roster.get(place as usize)?;
-                    Some(Member {
-                        endpoint: entry.endpoint.clone(),
-                        counters: Arc::clone(entry.counters()),
-                        seat: roster.seat(place as usize)?,
-                        per_weight: per_weight(&entry.endpoint),
-                        late: entry.late,
-                    })
-                };
+                let member = |(_, place): (u64, u32)| Member::of(roster, place as usize);
                 return ranked.into_iter().filter_map(member).collect();
             }
             limit = limit.saturating_mul(4);
