@@ -51,7 +51,7 @@ impl Epoch {
 /// It is enough for five hundred years.
 #[inline]
 fn nanos_between(from: Instant, to: Instant) -> u64 {
-    let between = to.saturating_duration_since(from);
+    let between = to.into_std().saturating_duration_since(from.into_std());
     let whole = between.as_secs().wrapping_mul(1_000_000_000);
     whole.wrapping_add(between.subsec_nanos().into())
 }
@@ -179,12 +179,12 @@ impl Counters {
 
     /// Counts time as the pool does. It is to be said before the first attempt.
     #[inline]
-    pub(super) fn count_from(&self, epoch: &Epoch, now: Moment) {
+    pub(super) fn count_from(&self, epoch: &Epoch, now: &Moment) {
         self.epoch.0.get_or_init(|| epoch.get(now.instant));
     }
 
     #[inline]
-    pub(super) fn begin(&self, now: Moment) {
+    pub(super) fn begin(&self, now: &Moment) {
         self.load.begin(now.nanos);
         self.changed.store(now.nanos, Relaxed);
     }
@@ -390,7 +390,7 @@ mod tests {
         let counters = Arc::new(Counters::default());
         let to = Arc::new(Counted::new(Endpoint::new("http://a").unwrap(), counters.clone()));
         let now = Epoch::default().moment(Instant::now());
-        let begin = || InFlight::begin(&to, now, Duration::from_secs(1), false);
+        let begin = || InFlight::begin(&to, &now, Duration::from_secs(1), false);
         let (one, two) = (begin(), begin());
         let watch = counters.await_last();
         let mut ended = tokio_test::task::spawn(watch.ended());

@@ -64,7 +64,7 @@ impl BalanceHandle {
             .map(|entry| EndpointFigures {
                 endpoint: entry.endpoint.clone(),
                 figures: entry.counters().read(),
-                tripped: self.pool.stats.is_tripped(entry.counters(), now),
+                tripped: self.pool.stats.is_tripped(entry.counters(), &now),
                 ejection: self.pool.outliers().ejection(entry.counters()),
                 ejections: entry.counters().watch().map_or(0, |watch| watch.ejections()),
             })
@@ -82,7 +82,7 @@ impl BalanceHandle {
     pub fn is_tripped(&self, key: &str) -> bool {
         let roster = self.pool.roster();
         let now = self.pool.epoch().moment(Instant::now());
-        let tripped = |entry: &Entry| self.pool.stats.is_tripped(entry.counters(), now);
+        let tripped = |entry: &Entry| self.pool.stats.is_tripped(entry.counters(), &now);
         roster.find_key(key).is_some_and(tripped)
     }
 

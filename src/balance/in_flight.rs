@@ -56,7 +56,7 @@ impl InFlight {
     /// `decay`: within what time the rule forgets response times. `had_a_choice`: there were other endpoints
     /// than this one, without a veto.
     #[inline(always)]
-    pub(super) fn begin(to: &Arc<Counted>, now: Moment, decay: Duration, had_a_choice: bool) -> Self {
+    pub(super) fn begin(to: &Arc<Counted>, now: &Moment, decay: Duration, had_a_choice: bool) -> Self {
         to.counters.begin(now);
         let recorded = scope::current(|scope| {
             scope.set_had_a_choice(had_a_choice);
@@ -190,8 +190,8 @@ mod tests {
 
     fn begin(to: &Arc<Counted>, epoch: &Epoch) -> InFlight {
         let now = epoch.moment(Instant::now());
-        to.counters.count_from(epoch, now);
-        InFlight::begin(to, now, Duration::from_secs(1), false)
+        to.counters.count_from(epoch, &now);
+        InFlight::begin(to, &now, Duration::from_secs(1), false)
     }
 
     #[test]

@@ -279,7 +279,7 @@ impl<R: Rule, C> Balance<R, C> {
         now: Instant,
     ) -> Result<Target, Nowhere> {
         let roster = self.pool.roster();
-        let now = self.pool.epoch().moment(now);
+        let now = &self.pool.epoch().moment(now);
         match pick(&*self.rule, &self.pool, &roster, request, asked, passed, now) {
             Some((entry, ticket)) => Ok(Target {
                 to: entry.counted().clone(),
@@ -309,7 +309,7 @@ impl<R: Rule, C> Balance<R, C> {
         let decay = self.rule.decay();
         let ticket = mem::take(&mut target.ticket);
         let epoch = self.pool.epoch();
-        let now = epoch.moment(now);
+        let now = &epoch.moment(now);
         target.to.counters.count_from(epoch, now);
         InFlight::begin(&target.to, now, decay, target.had_a_choice).watched(ticket)
     }
@@ -330,7 +330,7 @@ impl<R: Rule, C> Balance<R, C> {
             let roster = self.pool.roster();
             let rule = &*self.rule;
             let epoch = self.pool.epoch();
-            let now = epoch.moment(now);
+            let now = &epoch.moment(now);
             let Some((entry, ticket)) = pick(rule, &self.pool, &roster, &request, &asked, &[], now) else {
                 let why = Nowhere::of(&roster);
                 return Start::Nowhere { request, why };

@@ -88,7 +88,7 @@ impl Open {
     /// When the last is answered, if one more is sent, and each takes so long and comes after another: in seconds.
     #[inline]
     pub(super) fn cost(&self, answers: f32) -> f32 {
-        answers.max(self.age) * (self.count as i32 as f32 + 1.0)
+        longer(answers, self.age) * (self.count as i32 as f32 + 1.0)
     }
 }
 
@@ -309,7 +309,7 @@ impl Load {
         if sample == Sample::Nothing {
             return;
         }
-        let took = (took as i64 as f32 / 1e9).max(f32::MIN_POSITIVE);
+        let took = longer(took as i64 as f32 * 1e-9, f32::MIN_POSITIVE);
         let word = self.estimate.load(Relaxed);
         if word == 0 {
             let first = if sample == Sample::Failed {
@@ -371,8 +371,13 @@ fn seconds(word: u64) -> f32 {
 
 /// One step of the processor, unlike [`f32::max`], which minds what is no number.
 #[inline]
+fn longer(one: f32, other: f32) -> f32 {
+    if one > other { one } else { other }
+}
+
+#[inline]
 fn not_below_zero(number: f32) -> f32 {
-    if number > 0.0 { number } else { 0.0 }
+    longer(number, 0.0)
 }
 
 #[inline]

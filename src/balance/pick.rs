@@ -46,7 +46,7 @@ pub(super) fn pick<'a, R: Rule + ?Sized>(
     request: &dyn Addressed,
     asked: &Asked,
     passed: &[Endpoint],
-    now: Moment,
+    now: &Moment,
 ) -> Option<(&'a Entry, Ticket)> {
     let outliers = pool.outliers();
     let (is_on, is_due) = outliers.is_on_and_due(now.instant);
@@ -73,7 +73,7 @@ fn entry<'a, R: Rule + ?Sized>(
     request: &dyn Addressed,
     asked: &Asked,
     passed: &[Endpoint],
-    now: Moment,
+    now: &Moment,
 ) -> Option<&'a Entry> {
     let roster = &**latest;
     if roster.is_empty() {
@@ -138,7 +138,7 @@ fn choose<'a, R: Rule + ?Sized>(
     roster: &'a Roster,
     all: &Candidates<'_>,
     tried: Tried<'_>,
-    now: Moment,
+    now: &Moment,
 ) -> Option<&'a Entry> {
     if let Some(few) = roster.known_few(now) {
         return roster.get(among_few(rule, all, tried, &few)?);
@@ -156,7 +156,7 @@ fn choose_again<R: Rule + ?Sized>(
     rule: &R,
     all: &Candidates<'_>,
     tried: Tried<'_>,
-    now: Moment,
+    now: &Moment,
     first: usize,
 ) -> Option<usize> {
     let (roster, n) = (all.roster(), all.len());

@@ -73,7 +73,7 @@ impl<R: Rule> Picker<R> {
         let roster = self.pool.roster();
         let asked = Asked::read();
         let epoch = self.pool.epoch();
-        let now = epoch.moment(now);
+        let now = &epoch.moment(now);
         let (entry, ticket) = pick(&*self.rule, &self.pool, &roster, request, &asked, &[], now)?;
         let decay = self.rule.decay();
         entry.counters().count_from(epoch, now);

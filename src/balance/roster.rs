@@ -341,7 +341,7 @@ impl Roster {
 
     /// Is there another endpoint than this one that may be picked? Mostly one of the first two is.
     #[inline]
-    pub(super) fn has_another_than(&self, entry: &Entry, now: Moment) -> bool {
+    pub(super) fn has_another_than(&self, entry: &Entry, now: &Moment) -> bool {
         let first = self.links.first().map(|link| link.chunk.iter().take(2));
         let mut first = first.into_iter().flatten();
         first.any(|other| other.is_a_choice_beside(entry)) || self.has_one_further_on(entry, now)
@@ -350,7 +350,7 @@ impl Roster {
     /// Where the first have vetoes many of those behind them may have some as well, so that a few from anywhere are
     /// looked at before all.
     #[cold]
-    fn has_one_further_on(&self, entry: &Entry, now: Moment) -> bool {
+    fn has_one_further_on(&self, entry: &Entry, now: &Moment) -> bool {
         let is_one = |other: &Entry| other.is_a_choice_beside(entry);
         if let Some(few) = self.scarce.known(now) {
             return few.iter().filter_map(|&place| self.get(place)).any(is_one);
@@ -365,12 +365,12 @@ impl Roster {
 
     /// The places of those that have no veto, if it has been seen a short while ago that they are few.
     #[inline]
-    pub(super) fn known_few(&self, now: Moment) -> Option<Arc<Vec<usize>>> {
+    pub(super) fn known_few(&self, now: &Moment) -> Option<Arc<Vec<usize>>> {
         self.scarce.known(now)
     }
 
     /// Looks whether those that have no veto are few. `None`: they are not.
-    pub(super) fn find_few(&self, now: Moment) -> Option<Arc<Vec<usize>>> {
+    pub(super) fn find_few(&self, now: &Moment) -> Option<Arc<Vec<usize>>> {
         let all = self.iter().enumerate();
         let eligible = all.filter(|(_, entry)| entry.endpoint.eligibility().is_eligible());
         self.scarce.keep(eligible.map(|(place, _)| place), self.len, now)
@@ -782,8 +782,8 @@ mod tests {
             .iter()
             .map(|entry| {
                 let now = pool.epoch().moment(Instant::now());
-                entry.counters().count_from(pool.epoch(), now);
-                InFlight::begin(entry.counted(), now, tokio::time::Duration::from_secs(1), false)
+                entry.counters().count_from(pool.epoch(), &now);
+                InFlight::begin(entry.counted(), &now, tokio::time::Duration::from_secs(1), false)
             })
             .collect();
         let in_flight = || -> Vec<u64> {
@@ -1005,13 +1005,13 @@ mod tests {
             let roster = pool.roster();
             let now = pool.epoch().moment(Instant::now());
             let (first, last) = (roster.get(0).unwrap(), roster.get(n - 1).unwrap());
-            let choice = |entry: &Entry| roster.has_another_than(entry, now);
+            let choice = |entry: &Entry| roster.has_another_than(entry, &now);
             assert!(choice(first) && choice(last));
             let all_but_the_last = roster.iter().take(n - 1);
             all_but_the_last.for_each(|entry| entry.endpoint.eligibility().forbid(Veto::Probe));
             assert!(choice(first) && !choice(last));
             if n > SMALL {
-                assert_eq!(*roster.find_few(now).unwrap(), [n - 1]);
+                assert_eq!(*roster.find_few(&now).unwrap(), [n - 1]);
                 assert!(choice(first) && !choice(last), "and when that is known");
             }
             last.endpoint.eligibility().forbid(Veto::Probe);

@@ -31,7 +31,7 @@ pub(super) struct Scarce {
 impl Scarce {
     /// Where they are, if they have been found to be few a short while ago. Some may have a veto by now, and others none.
     #[inline]
-    pub(super) fn known(&self, now: Moment) -> Option<Arc<Vec<usize>>> {
+    pub(super) fn known(&self, now: &Moment) -> Option<Arc<Vec<usize>>> {
         if self.until.load(Relaxed) <= now.nanos {
             return None;
         }
@@ -43,7 +43,7 @@ impl Scarce {
         &self,
         mut found: impl Iterator<Item = usize>,
         n: usize,
-        now: Moment,
+        now: &Moment,
     ) -> Option<Arc<Vec<usize>>> {
         let few = n / RARE;
         let places: Arc<Vec<usize>> = Arc::new(found.by_ref().take(few).collect());

@@ -86,7 +86,7 @@ impl RibbonStats {
     }
 
     #[inline]
-    pub(super) fn is_tripped(&self, counters: &Counters, now: Moment) -> bool {
+    pub(super) fn is_tripped(&self, counters: &Counters, now: &Moment) -> bool {
         let (failures, last) = counters.troubles();
         if failures < self.connection_failures {
             return false;
@@ -97,7 +97,7 @@ impl RibbonStats {
     }
 
     /// What is in flight; none, if nothing has started or ended for too long to believe it.
-    pub(super) fn active(&self, counters: &Counters, now: Moment) -> u64 {
+    pub(super) fn active(&self, counters: &Counters, now: &Moment) -> u64 {
         let in_flight = counters.in_flight();
         let unchanged = || Duration::from_nanos(now.nanos.saturating_sub(counters.changed()));
         if in_flight > 0 && unchanged() > self.active_window {
@@ -106,7 +106,7 @@ impl RibbonStats {
         in_flight
     }
 
-    pub(super) fn is_available(&self, counters: &Counters, now: Moment) -> bool {
+    pub(super) fn is_available(&self, counters: &Counters, now: &Moment) -> bool {
         let full = self.active_limit != u64::MAX && self.active(counters, now) >= self.active_limit;
         let tripped = self.filter_tripped && self.is_tripped(counters, now);
         !full && !tripped

@@ -216,7 +216,7 @@ pub struct Candidates<'a> {
     roster: &'a Roster,
     request: &'a dyn Addressed,
     tried: Tried<'a>,
-    now: Moment,
+    now: &'a Moment,
     /// Some: only some of the entries.
     part: Option<Shown<'a>>,
 }
@@ -242,7 +242,7 @@ pub struct Candidate<'a> {
     roster: &'a Roster,
     stats: &'a RibbonStats,
     tried: Tried<'a>,
-    now: Moment,
+    now: &'a Moment,
 }
 
 impl<'a> Candidates<'a> {
@@ -251,7 +251,7 @@ impl<'a> Candidates<'a> {
         latest: &'a Latest,
         request: &'a dyn Addressed,
         tried: Tried<'a>,
-        now: Moment,
+        now: &'a Moment,
     ) -> Self {
         Candidates {
             pool,
