@@ -581,7 +581,7 @@ impl Entry {
 
     #[inline]
     fn is_a_choice_beside(&self, picked: &Entry) -> bool {
-        !std::ptr::eq(self, picked) && self.endpoint.eligibility().is_eligible()
+        self.number != picked.number && self.endpoint.eligibility().is_eligible()
     }
 }
 

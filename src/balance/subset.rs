@@ -9,9 +9,8 @@ use std::sync::{
 
 use super::{
     figures::Counters,
-    roster::{Roster, Seat},
+    roster::{Entry, Roster, Seat},
 };
-use crate::call::Endpoint;
 
 /// Those of a large set that are drawn from.
 #[derive(Debug)]
@@ -30,23 +29,31 @@ pub(super) struct Subset {
     pub(super) in_flight: f32,
     pub(super) wanted: usize,
     /// None: it is the whole set. They stay through changes of it.
-    pub(super) members: Option<Arc<[Member]>>,
+    pub(super) members: Option<Members>,
 }
 
-/// What is looked at of one of them is held here, so that it need not be looked for in the set.
+/// All of them.
+#[derive(Debug, Clone)]
+pub(super) struct Members {
+    /// After the last come some of the first once more, so that a few in a row are always a slice.
+    ring: Arc<[Member]>,
+    len: usize,
+}
+
+/// One of them, as it was when it was taken up, so that it need not be looked for in the set.
 #[derive(Debug)]
 pub(super) struct Member {
-    endpoint: Endpoint,
+    /// Those of the entry, which are looked at most.
     counters: Arc<Counters>,
+    entry: Entry,
     seat: Seat,
-    late: bool,
 }
 
 impl Subset {
     /// Where a member is now. None: it has gone, or is described anew.
     #[inline]
     pub(super) fn place(&self, member: &Member, roster: &Roster) -> Option<usize> {
-        let place = member.seat.place_as(&member.endpoint, roster);
+        let place = member.seat.place_as(&member.entry.endpoint, roster);
         if place.is_none() {
             self.has_lost.store(true, Relaxed);
         }
@@ -54,21 +61,45 @@ impl Subset {
     }
 }
 
-impl Member {
-    /// The one at this place.
-    pub(super) fn of(roster: &Roster, place: usize) -> Option<Self> {
-        let entry = roster.get(place)?;
-        Some(Member {
-            endpoint: entry.endpoint.clone(),
-            counters: Arc::clone(entry.counters()),
-            seat: roster.seat(place)?,
-            late: entry.late,
-        })
+impl Members {
+    /// Those at these places, of which so many may be asked for in a row.
+    pub(super) fn of(roster: &Roster, places: impl Iterator<Item = usize> + Clone, in_a_row: usize) -> Self {
+        let member = |place| Member::of(roster, place);
+        let mut ring: Vec<Member> = places.clone().filter_map(member).collect();
+        let len = ring.len();
+        ring.extend(places.take(in_a_row.saturating_sub(1)).filter_map(member));
+        Members {
+            ring: ring.into(),
+            len,
+        }
     }
 
     #[inline]
-    pub(super) fn endpoint(&self) -> &Endpoint {
-        &self.endpoint
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    #[inline]
+    pub(super) fn get(&self, index: usize) -> Option<&Member> {
+        self.ring.get(index)
+    }
+
+    /// So many from this index on. After the last comes the first.
+    #[inline]
+    pub(super) fn in_a_row(&self, first: usize, count: usize) -> &[Member] {
+        self.ring.get(first..first + count).unwrap_or_default()
+    }
+}
+
+impl Member {
+    /// The one at this place.
+    fn of(roster: &Roster, place: usize) -> Option<Self> {
+        let entry = roster.get(place)?.clone();
+        Some(Member {
+            counters: Arc::clone(entry.counters()),
+            entry,
+            seat: roster.seat(place)?,
+        })
     }
 
     #[inline]
@@ -76,9 +107,8 @@ impl Member {
         &self.counters
     }
 
-    /// Did most of the others come before it?
     #[inline]
-    pub(super) fn is_late(&self) -> bool {
-        self.late
+    pub(super) fn entry(&self) -> &Entry {
+        &self.entry
     }
 }

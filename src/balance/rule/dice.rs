@@ -1,6 +1,9 @@
 //! Where the rules have their chance from.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::{
+    cell::Cell,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
 
 use fastrand::Rng;
 
@@ -12,46 +15,51 @@ pub(super) struct Dice(Option<AtomicU64>);
 /// here, further on each time, gives its sequence.
 const STEP: u64 = 0x2d35_8dcc_aa6c_78a5;
 
+thread_local! {
+    /// Where the sequence of this thread stands. None: it has not begun.
+    static OF_THREAD: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
 impl Dice {
     pub(super) fn seeded(seed: u64) -> Self {
         Dice(Some(AtomicU64::new(seed)))
     }
 
+    /// A generator for one number.
+    #[inline]
+    fn once(&self) -> Rng {
+        let state = match &self.0 {
+            Some(state) => state.fetch_add(STEP, Relaxed),
+            None => OF_THREAD.with(|of_thread| {
+                let state = of_thread.get().unwrap_or_else(|| fastrand::u64(..));
+                of_thread.set(Some(state.wrapping_add(STEP)));
+                state
+            }),
+        };
+        Rng::with_seed(state)
+    }
+
     /// A number from zero on, below one.
     pub(super) fn fraction(&self) -> f64 {
-        match &self.0 {
-            None => fastrand::f64(),
-            Some(state) => Rng::with_seed(state.fetch_add(STEP, Relaxed)).f64(),
-        }
+        self.once().f64()
     }
 
     /// A generator of its own, for several numbers at once.
     #[inline]
     pub(super) fn several(&self) -> Rng {
-        let seed = match &self.0 {
-            None => fastrand::u64(..),
-            Some(state) => Rng::with_seed(state.fetch_add(STEP, Relaxed)).u64(..),
-        };
-        Rng::with_seed(seed)
+        Rng::with_seed(self.once().u64(..))
     }
 
-    /// A number below `n`, which is above zero and below 2^32. Some are likelier than others, by one in 2^32 / n.
+    /// A number below `n`, which is above zero and below 2^32. Some are likelier than others, by `n` in 2^32.
     #[inline]
     pub(super) fn about(&self, n: usize) -> u32 {
-        let word = match &self.0 {
-            None => fastrand::u32(..),
-            Some(state) => Rng::with_seed(state.fetch_add(STEP, Relaxed)).u32(..),
-        };
-        ((u64::from(word) * n as u64) >> 32) as u32
+        ((u64::from(self.once().u32(..)) * n as u64) >> 32) as u32
     }
 
     /// A number below `n`, which is above zero.
     #[inline]
     pub(super) fn below(&self, n: usize) -> usize {
-        match &self.0 {
-            None => fastrand::usize(..n),
-            Some(state) => Rng::with_seed(state.fetch_add(STEP, Relaxed)).usize(..n),
-        }
+        self.once().usize(..n)
     }
 }
 

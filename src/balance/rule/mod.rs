@@ -99,7 +99,7 @@ pub use self::{
 };
 use super::{
     figures::{Counters, Figures, Moment},
-    pick::Tried,
+    pick::{Shortcut, Tried},
     roster::{Entry, Latest, Pool, Roster, Seat},
     stats::RibbonStats,
     subset::Subset,
@@ -178,6 +178,13 @@ pub trait Rule {
     fn decay(&self) -> Duration {
         DECAY
     }
+
+    /// The one that it picks of the whole set, if that is at hand and need not be looked for. Not for rules of others.
+    #[doc(hidden)]
+    #[inline]
+    fn shortcut(&self, _: &Candidates<'_>) -> Option<Shortcut> {
+        None
+    }
 }
 
 const DECAY: Duration = Duration::from_secs(1);
@@ -205,6 +212,11 @@ impl<R: Rule + ?Sized> Rule for Arc<R> {
     #[inline]
     fn decay(&self) -> Duration {
         (**self).decay()
+    }
+
+    #[inline]
+    fn shortcut(&self, candidates: &Candidates<'_>) -> Option<Shortcut> {
+        (**self).shortcut(candidates)
     }
 }
 

@@ -4,10 +4,12 @@ use std::{
     cell::{Cell, RefCell},
     collections::HashMap,
     future::Future,
+    panic::resume_unwind,
     pin::Pin,
     rc::Rc,
     sync::Arc,
     task::{Context, Poll},
+    thread,
     time::Duration,
 };
 
@@ -35,7 +37,8 @@ const LANES: usize = 256;
 const SETTLES: Duration = Duration::from_secs(180);
 
 /// How a stack is made. A broken one is made by a test of the harness.
-pub type Build<'a> = &'a dyn Fn(StackKind, Settings, Endpoints, Transport) -> Result<Built, BoxError>;
+pub type Build<'a> =
+    &'a (dyn Fn(StackKind, Settings, Endpoints, Transport) -> Result<Built, BoxError> + Sync);
 
 /// As it should be.
 pub fn sound(
@@ -134,8 +137,13 @@ struct World {
     next: Cell<usize>,
 }
 
-/// Makes these calls, which are numbered in a row.
+/// Makes these calls, which are numbered in a row. A thread of their own has no random numbers from before.
 pub fn run(plans: Vec<Plan>, build: Build<'_>) -> Run {
+    thread::scope(|scope| scope.spawn(|| run_here(plans, build)).join())
+        .unwrap_or_else(|panic| resume_unwind(panic))
+}
+
+fn run_here(plans: Vec<Plan>, build: Build<'_>) -> Run {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)

@@ -4,13 +4,12 @@ use super::{
     Ewma,
     draw::{Draw, draw},
     source::{Seen, Source},
-    subset::Members,
 };
 use crate::balance::{
     figures::Counters,
     load::{Ages, Cost, Load},
     rule::Candidates,
-    subset::Subset,
+    subset::{Members, Subset},
 };
 
 /// The sixteenth root of next to nothing. Of nothing any number of attempts would cost as little as none.
@@ -64,40 +63,41 @@ impl Best {
 
 impl Ewma {
     /// The best of a few of these. None: none of those that were drawn can be had.
-    #[inline]
     pub(super) fn choose(&self, candidates: &Candidates<'_>, from: &impl Source) -> Option<usize> {
+        self.best_kept(candidates, from)
+            .or_else(|| self.best_by_each(candidates, from))
+    }
+
+    /// The best by what was worked out of their costs. None: not all of that holds, or the best cannot be had.
+    #[inline]
+    pub(super) fn best_kept(&self, candidates: &Candidates<'_>, from: &impl Source) -> Option<usize> {
+        if !candidates.tried().is_nothing() {
+            return None;
+        }
         let (n, nanos) = (from.len(), candidates.nanos());
         let choices = self.settings.choices.min(n);
         let draw = draw(&self.dice, n, choices);
-        if candidates.tried().is_nothing() {
-            let best = match &draw {
-                Draw::InARow(first) => from.best_in_a_row(*first, choices, nanos),
-                Draw::OneOfEachPart(drawn) => {
-                    let mut best = Best::OF_NONE;
-                    for &index in drawn.iter().take(choices) {
-                        best = best.and(from.seen(index as usize)?.counters, nanos);
-                    }
-                    best
+        let best = match &draw {
+            Draw::InARow(first) => from.best_in_a_row(*first, choices, nanos),
+            Draw::OneOfEachPart(drawn) => {
+                let mut best = Best::OF_NONE;
+                for &index in drawn.iter().take(choices) {
+                    best = best.and(from.seen(index as usize)?.counters, nanos);
                 }
-            };
-            let index = draw.index(best.turn as usize, n);
-            if best.ages.all_hold() && from.seen(index)?.is_eligible() {
-                return Some(index);
+                best
             }
-        }
-        self.choose_by_each(candidates, from, &draw, choices)
+        };
+        let index = draw.index(best.turn as usize, n);
+        let can_be_had = best.ages.all_hold() && from.seen(index)?.is_eligible();
+        can_be_had.then_some(index)
     }
 
     /// The best where each is another case.
     #[inline(never)]
-    fn choose_by_each(
-        &self,
-        candidates: &Candidates<'_>,
-        from: &dyn Source,
-        draw: &Draw,
-        choices: usize,
-    ) -> Option<usize> {
+    fn best_by_each(&self, candidates: &Candidates<'_>, from: &dyn Source) -> Option<usize> {
         let n = from.len();
+        let choices = self.settings.choices.min(n);
+        let draw = draw(&self.dice, n, choices);
         let costs = (0..choices).filter_map(|turn| {
             let index = draw.index(turn, n);
             Some((self.look(candidates, &from.seen(index)?)?, index))
@@ -171,7 +171,7 @@ impl Ewma {
         &self,
         candidates: &Candidates<'_>,
         subset: &Subset,
-        members: Members<'_>,
+        members: &Members,
     ) -> Option<usize> {
         let roster = candidates.roster();
         let present = Present {
@@ -179,9 +179,7 @@ impl Ewma {
             members,
             candidates,
         };
-        let choices = self.settings.choices.min(members.len());
-        let draw = draw(&self.dice, members.len(), choices);
-        let best = self.choose_by_each(candidates, &present, &draw, choices)?;
+        let best = self.best_by_each(candidates, &present)?;
         subset.place(members.get(best)?, roster)
     }
 }
@@ -189,7 +187,7 @@ impl Ewma {
 /// The members that have not gone.
 struct Present<'a> {
     subset: &'a Subset,
-    members: Members<'a>,
+    members: &'a Members,
     candidates: &'a Candidates<'a>,
 }
 

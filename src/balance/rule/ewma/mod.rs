@@ -12,7 +12,10 @@ use tokio::time::Duration;
 
 use self::{draw::MOST_CHOICES, subset::SUBSET};
 use super::{Candidates, Rule, dice::Dice};
-use crate::call::{ConfigError, config};
+use crate::{
+    balance::pick::Shortcut,
+    call::{ConfigError, config},
+};
 
 const NAME: &str = "Ewma";
 
@@ -176,14 +179,13 @@ impl Rule for Ewma {
             return Some(0);
         }
         if n > self.size(SUBSET) && candidates.are_all() {
-            let subset = self.subset(candidates);
             let is_due = self.is_due(candidates);
             let renewed = if is_due { self.renew(candidates) } else { None };
-            let subset = renewed.as_deref().or(subset);
-            let part = subset.and_then(|subset| Some((subset, subset.members.as_deref()?)));
+            let subset = renewed.as_deref().or_else(|| self.subset(candidates));
+            let part = subset.and_then(|subset| Some((subset, subset.members.as_ref()?)));
             if let Some((subset, members)) = part {
                 let best = self
-                    .choose(candidates, &members)
+                    .choose(candidates, members)
                     .and_then(|best| members.get(best));
                 let place = best
                     .and_then(|best| subset.place(best, candidates.roster()))
@@ -195,6 +197,18 @@ impl Rule for Ewma {
         }
         self.choose(candidates, candidates)
             .or_else(|| Some(self.dice.below(n)))
+    }
+
+    #[inline]
+    fn shortcut(&self, candidates: &Candidates<'_>) -> Option<Shortcut> {
+        let subset = self.subset(candidates)?;
+        let members = subset.members.as_ref()?;
+        if self.is_due(candidates) {
+            return None;
+        }
+        let member = self.best_kept(candidates, members)?;
+        subset.place(members.get(member)?, candidates.roster())?;
+        Some(Shortcut { member })
     }
 
     fn decay(&self) -> Duration {

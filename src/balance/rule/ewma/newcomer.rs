@@ -50,10 +50,10 @@ impl Ewma {
     fn suppose(&self, candidates: &Candidates<'_>, load: &Load, late: bool) -> f32 {
         let nanos = candidates.nanos();
         let subset = self.subset(candidates).filter(|_| candidates.are_all());
-        let members = subset.and_then(|subset| subset.members.as_deref());
+        let members = subset.and_then(|subset| subset.members.as_ref());
         let estimate = match members {
             None => self.of_peers(candidates, nanos),
-            Some(members) => self.of_peers(&members, nanos),
+            Some(members) => self.of_peers(members, nanos),
         };
         let Some(estimate) = estimate else {
             return UNKNOWN;

@@ -11,12 +11,13 @@ use std::sync::{
 use super::{
     Ewma, Size,
     choice::Best,
+    draw::MOST_CHOICES,
     source::{Seen, Source},
 };
 use crate::balance::{
     roster::Roster,
     rule::Candidates,
-    subset::{Member, Subset},
+    subset::{Member, Members, Subset},
 };
 
 /// So many, if no more are needed.
@@ -31,13 +32,10 @@ const MAKE_AGAIN: u64 = 20_000_000;
 const LEFT_ALONE: u64 = 10 * LOOK_AGAIN;
 const MOST_LOOKS: usize = 512;
 
-/// Some of the members, or all.
-pub(super) type Members<'a> = &'a [Member];
-
-impl Source for Members<'_> {
+impl Source for Members {
     #[inline(always)]
     fn len(&self) -> usize {
-        <[Member]>::len(self)
+        Members::len(self)
     }
 
     #[inline(always)]
@@ -45,19 +43,10 @@ impl Source for Members<'_> {
         self.get(index).map(Seen::member)
     }
 
-    /// It is so short that in the midst of something else there would not be registers enough.
-    #[inline(never)]
+    #[inline]
     fn best_in_a_row(&self, first: usize, count: usize, nanos: u64) -> Best {
-        let (before, after) = self.split_at_checked(first).unwrap_or_default();
-        let rest = count.saturating_sub(after.len());
-        let parts = [
-            after.get(..count).unwrap_or(after),
-            before.get(..rest).unwrap_or(before),
-        ];
-        parts
-            .into_iter()
-            .flatten()
-            .fold(Best::OF_NONE, |best, member| best.and(member.counters(), nanos))
+        let members = self.in_a_row(first, count).iter();
+        members.fold(Best::OF_NONE, |best, member| best.and(member.counters(), nanos))
     }
 }
 
@@ -65,9 +54,9 @@ impl<'a> Seen<'a> {
     #[inline(always)]
     pub(super) fn member(member: &'a Member) -> Self {
         Seen {
-            endpoint: member.endpoint(),
+            endpoint: &member.entry().endpoint,
             counters: member.counters(),
-            late: member.is_late(),
+            late: member.entry().late,
         }
     }
 }
@@ -115,8 +104,8 @@ impl Ewma {
     /// Is it still as large as it should be?
     fn look_again(&self, candidates: &Candidates<'_>, old: &Subset) -> Subset {
         let (mut in_flight, mut eligible) = (0, 0);
-        let members = old.members.as_deref();
-        let n = members.map_or(candidates.len(), <[Member]>::len);
+        let members = old.members.as_ref();
+        let n = members.map_or(candidates.len(), Members::len);
         // Of very many some will do.
         let step = n.div_ceil(MOST_LOOKS);
         for index in (0..n).step_by(step.max(1)) {
@@ -175,7 +164,7 @@ impl Ewma {
     }
 
     /// Those that rank first with this seed: so many as may be picked, and those between them which may not.
-    fn first(&self, roster: &Roster, size: usize) -> Arc<[Member]> {
+    fn first(&self, roster: &Roster, size: usize) -> Members {
         // Twice as many as needed are below this, on average, so that few have to be sorted.
         let part = (u64::MAX).checked_div(roster.len() as u64).unwrap_or(u64::MAX);
         let mut limit = part.saturating_mul(2 * size as u64);
@@ -195,8 +184,8 @@ impl Ewma {
             let last = last.map(|(last, _)| last);
             if last.is_some() || limit == u64::MAX {
                 ranked.truncate(last.map_or(usize::MAX, |last| last + 1));
-                let member = |(_, place): (u64, u32)| Member::of(roster, place as usize);
-                return ranked.into_iter().filter_map(member).collect();
+                let places = ranked.iter().map(|&(_, place)| place as usize);
+                return Members::of(roster, places, MOST_CHOICES);
             }
             limit = limit.saturating_mul(4);
         }
