@@ -104,7 +104,7 @@
 //!
 //! | setting | default | |
 //! | --- | --- | --- |
-//! | [`rule`](LoadBalanceLayer::rule) | [`Ewma`] | the soonest of twelve; Ribbon's is [`AvailabilityFiltering`] |
+//! | [`rule`](LoadBalanceLayer::rule) | [`Ewma`] | the soonest of fourteen; Ribbon's is [`AvailabilityFiltering`] |
 //! | [`classify`](LoadBalanceLayer::classify) | [`ByFault`](crate::call::ByFault) | an answer is a success; a rejection is neither |
 //! | [`ribbon_stats`](LoadBalanceLayer::ribbon_stats) | Ribbon's: 3 connection failures, 10 s to 30 s | only its rules look at them |
 //! | [`outliers`](LoadBalanceLayer::outliers) | off | [`OutlierEjection::default()`] is 5 failures in a row, 30 s and more |

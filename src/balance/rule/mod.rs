@@ -6,7 +6,7 @@
 //!
 //! | rule | picks | looks at |
 //! | --- | --- | --- |
-//! | [`Ewma`] (the default) | of twelve drawn the one that is likely to answer soonest | twelve endpoints |
+//! | [`Ewma`] (the default) | of fourteen drawn the one that is likely to answer soonest | fourteen endpoints |
 //! | [`LeastLoaded`] | of two drawn, or more, the one with the fewest attempts in flight | two |
 //! | [`RoundRobin`] | one after the other, from the first on | one |
 //! | [`WeightedRoundRobin`] | the same, each as often as its weight says | one |

@@ -2,7 +2,7 @@
 
 use super::{
     Ewma,
-    draw::{Draw, draw},
+    draw::{Draw, MOST_CHOICES, draw},
     source::{Seen, Source},
 };
 use crate::balance::{
@@ -27,7 +27,7 @@ fn falling(by: f32) -> f32 {
 
 /// The best of those that were seen, by what was worked out of their costs.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Best {
+struct Best {
     cost: Cost,
     /// When it was seen.
     turn: u32,
@@ -37,7 +37,7 @@ pub(super) struct Best {
 }
 
 impl Best {
-    pub(super) const OF_NONE: Best = Best {
+    const OF_NONE: Best = Best {
         cost: Cost::MOST,
         turn: 0,
         ages: Ages::OF_NONE,
@@ -49,7 +49,7 @@ impl Best {
     /// There is no branch on the way. A processor cannot guess how loaded the next one is, and to guess wrong costs more than
     /// all the rest.
     #[inline(always)]
-    pub(super) fn and(self, counters: &Counters, nanos: u64) -> Self {
+    fn and(self, counters: &Counters, nanos: u64) -> Self {
         let cost = counters.load().cost();
         let is_better = cost < self.cost;
         Best {
@@ -61,54 +61,91 @@ impl Best {
     }
 }
 
-impl Ewma {
-    /// The best of a few of these. None: none of those that were drawn can be had.
-    pub(super) fn choose(&self, candidates: &Candidates<'_>, from: &impl Source) -> Option<usize> {
-        self.best_kept(candidates, from)
-            .or_else(|| self.best_by_each(candidates, from))
-    }
+/// All that were drawn.
+struct Looked<'a> {
+    /// By turn. None: it has gone.
+    seen: [Option<Seen<'a>>; MOST_CHOICES],
+    best: Best,
+    /// Those of all of them.
+    vetoes: u64,
+}
 
-    /// The best by what was worked out of their costs. None: not all of that holds, or the best cannot be had.
+impl<'a> Looked<'a> {
+    /// Of a large set all that is looked at comes from far, and so comes at once.
+    #[inline(always)]
+    fn at(from: &'a impl Source, draw: &Draw, choices: usize, nanos: u64) -> Self {
+        let n = from.len();
+        let mut looked = Looked {
+            seen: [const { None }; MOST_CHOICES],
+            best: Best::OF_NONE,
+            vetoes: 0,
+        };
+        for (turn, place) in looked.seen.iter_mut().enumerate().take(choices) {
+            let Some(seen) = from.seen(draw.index(turn, n)) else {
+                continue;
+            };
+            looked.vetoes |= seen.endpoint.eligibility().vetoes();
+            looked.best = looked.best.and(seen.counters, nanos);
+            *place = Some(seen);
+        }
+        looked
+    }
+}
+
+impl Ewma {
+    /// The best of some members, if what was worked out of their costs holds, and it can be had.
     #[inline]
-    pub(super) fn best_kept(&self, candidates: &Candidates<'_>, from: &impl Source) -> Option<usize> {
+    pub(super) fn choose_kept(&self, candidates: &Candidates<'_>, members: &Members) -> Option<usize> {
         if !candidates.tried().is_nothing() {
             return None;
         }
-        let (n, nanos) = (from.len(), candidates.nanos());
+        let (n, nanos) = (members.len(), candidates.nanos());
         let choices = self.settings.choices.min(n);
         let draw = draw(&self.dice, n, choices);
         let best = match &draw {
-            Draw::InARow(first) => from.best_in_a_row(*first, choices, nanos),
+            Draw::InARow(first) => {
+                let members = members.in_a_row(*first, choices).iter();
+                members.fold(Best::OF_NONE, |best, member| best.and(member.counters(), nanos))
+            }
             Draw::OneOfEachPart(drawn) => {
                 let mut best = Best::OF_NONE;
                 for &index in drawn.iter().take(choices) {
-                    best = best.and(from.seen(index as usize)?.counters, nanos);
+                    best = best.and(members.get(index as usize)?.counters(), nanos);
                 }
                 best
             }
         };
         let index = draw.index(best.turn as usize, n);
-        let can_be_had = best.ages.all_hold() && from.seen(index)?.is_eligible();
+        let can_be_had = best.ages.all_hold() && members.seen(index)?.is_eligible();
         can_be_had.then_some(index)
     }
 
-    /// The best where each is another case.
+    /// The best of a few of these. None: none of those that were drawn can be had.
     #[inline(never)]
-    fn best_by_each(&self, candidates: &Candidates<'_>, from: &dyn Source) -> Option<usize> {
-        let n = from.len();
+    pub(super) fn choose(&self, candidates: &Candidates<'_>, from: &impl Source) -> Option<usize> {
+        let (n, nanos) = (from.len(), candidates.nanos());
         let choices = self.settings.choices.min(n);
         let draw = draw(&self.dice, n, choices);
-        let costs = (0..choices).filter_map(|turn| {
-            let index = draw.index(turn, n);
-            Some((self.look(candidates, &from.seen(index)?)?, index))
-        });
+        let looked = Looked::at(from, &draw, choices, nanos);
+        let best = looked.best;
+        if best.next_turn as usize == choices
+            && best.ages.all_hold()
+            && looked.vetoes == 0
+            && candidates.tried().is_nothing()
+        {
+            return Some(draw.index(best.turn as usize, n));
+        }
+        // Each is another case.
         let (mut best, mut found) = (None, 0);
-        for (cost, index) in costs {
+        for (turn, seen) in looked.seen.iter().enumerate().take(choices) {
+            let cost = seen.as_ref().and_then(|seen| self.look(candidates, seen));
+            let Some(cost) = cost else { continue };
             found += 1;
             if best.is_none_or(|(least, _)| cost < least) {
-                best = Some((cost, index));
+                best = Some((cost, turn));
             }
         }
+        let best = best.map(|(cost, turn)| (cost, draw.index(turn, n)));
         if found < choices && choices < n {
             return self.choose_more(candidates, from, choices - found, best);
         }
@@ -116,6 +153,7 @@ impl Ewma {
     }
 
     /// What one costs, if it can be had.
+    #[inline]
     fn look(&self, candidates: &Candidates<'_>, seen: &Seen<'_>) -> Option<Cost> {
         let (load, nanos) = (seen.counters.load(), candidates.nanos());
         let can_be_had = seen.is_eligible() && !candidates.tried().contains(seen.endpoint);
@@ -133,6 +171,7 @@ impl Ewma {
     }
 
     /// What one costs that is known, and has changed with time.
+    #[inline]
     fn work_out(&self, load: &Load, nanos: u64) -> Cost {
         let open = load.open(nanos);
         let (estimate, idle) = load.estimate_or_zero(nanos);
@@ -179,7 +218,7 @@ impl Ewma {
             members,
             candidates,
         };
-        let best = self.best_by_each(candidates, &present)?;
+        let best = self.choose(candidates, &present)?;
         subset.place(members.get(best)?, roster)
     }
 }

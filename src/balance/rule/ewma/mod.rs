@@ -19,12 +19,12 @@ use crate::{
 
 const NAME: &str = "Ewma";
 
-const CHOICES: usize = 12;
+const CHOICES: usize = 14;
 const DECAY: Duration = Duration::from_secs(1);
 const RECOVERY: Duration = Duration::from_secs(10);
 const SLOW_START: Duration = Duration::from_secs(4);
 
-/// Draws twelve candidates and takes the one that is likely to answer soonest. It is the default.
+/// Draws fourteen candidates and takes the one that is likely to answer soonest. It is the default.
 ///
 /// What it expects of an endpoint is the mean of its [response times](super::Candidate::response_time) of late, or the
 /// [time that its attempts in flight have waited](super::Candidate::waiting), if that is longer, times their number and
@@ -99,7 +99,7 @@ pub struct Ewma {
 ///
 /// | setting | default |
 /// | --- | --- |
-/// | [`choices`](EwmaBuilder::choices) | 12 |
+/// | [`choices`](EwmaBuilder::choices) | 14 |
 /// | [`decay`](EwmaBuilder::decay) | 1 s |
 /// | [`recovery`](EwmaBuilder::recovery) | 10 s |
 /// | [`slow_start`](EwmaBuilder::slow_start) | 4 s |
@@ -206,7 +206,7 @@ impl Rule for Ewma {
         if self.is_due(candidates) {
             return None;
         }
-        let member = self.best_kept(candidates, members)?;
+        let member = self.choose_kept(candidates, members)?;
         subset.place(members.get(member)?, candidates.roster())?;
         Some(Shortcut { member })
     }

@@ -22,6 +22,7 @@ const PEERS: usize = 16;
 impl Ewma {
     /// When an attempt that is sent there now is likely to be answered, in seconds, where nothing has been answered, or had
     /// not been for long.
+    #[cold]
     pub(super) fn cost_of_newcomer(&self, candidates: &Candidates<'_>, seen: &Seen<'_>) -> f32 {
         let (load, nanos) = (seen.counters.load(), candidates.nanos());
         let open = load.open(nanos);

@@ -1,6 +1,5 @@
 //! What is drawn from, and what is looked at of it.
 
-use super::{choice::Best, draw::Draw};
 use crate::{
     balance::{
         figures::Counters,
@@ -15,13 +14,6 @@ pub(super) trait Source {
 
     /// The one at this index. None: it has gone.
     fn seen(&self, index: usize) -> Option<Seen<'_>>;
-
-    /// The best of so many from this index on, and, after the last, from the first on. There are as many at least.
-    fn best_in_a_row(&self, first: usize, count: usize, nanos: u64) -> Best {
-        let indices = (0..count).map(|turn| Draw::InARow(first).index(turn, self.len()));
-        let seen = indices.filter_map(|index| self.seen(index));
-        seen.fold(Best::OF_NONE, |best, seen| best.and(seen.counters, nanos))
-    }
 }
 
 /// A candidate, as far as it is looked at.

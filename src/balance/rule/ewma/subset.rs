@@ -10,7 +10,6 @@ use std::sync::{
 
 use super::{
     Ewma, Size,
-    choice::Best,
     draw::MOST_CHOICES,
     source::{Seen, Source},
 };
@@ -41,12 +40,6 @@ impl Source for Members {
     #[inline(always)]
     fn seen(&self, index: usize) -> Option<Seen<'_>> {
         self.get(index).map(Seen::member)
-    }
-
-    #[inline]
-    fn best_in_a_row(&self, first: usize, count: usize, nanos: u64) -> Best {
-        let members = self.in_a_row(first, count).iter();
-        members.fold(Best::OF_NONE, |best, member| best.and(member.counters(), nanos))
     }
 }
 
