@@ -8,7 +8,7 @@
 
 use std::sync::atomic::{
     AtomicU32, AtomicU64,
-    Ordering::{Relaxed, SeqCst},
+    Ordering::{Acquire, Relaxed, Release, SeqCst},
 };
 
 /// A failure counts as an answer that took this many times the estimate, ...
@@ -38,11 +38,11 @@ const AHEAD: u32 = 1 << 16;
 /// As newness: it has neither joined others, nor an estimate.
 const UNASKED: u64 = u64::MAX;
 
-/// As cost: nobody looks at it. It is so old that it does not hold.
-const UNWATCHED: u64 = 0;
-/// For so many ticks a cost is good, which is a power of two. Waiting calls are two milliseconds older by then, and what is forgiven to one that is
-/// left alone takes seconds.
-const KEPT_TICKS: u32 = 2;
+/// As cost: nobody looks at it. It is old nearly always, and then it does not hold; and it is the most of all.
+const UNWATCHED: u64 = u64::MAX;
+/// For so many ticks a cost is good. Waiting calls are two milliseconds older by then, and what is forgiven to one that is left
+/// alone takes seconds. Bits of several ages are looked at together, so that it is a power of two.
+const KEPT_TICKS: u32 = 1 << 1;
 
 #[derive(Debug)]
 pub(super) struct Load {
@@ -165,7 +165,7 @@ impl Load {
     }
 
     /// Somebody looks at what it costs, and has just worked it out. From now on it is kept up to date, but for what time
-    /// makes of it.
+    /// makes of it. If it joins others at this very time that shows after two ticks.
     #[inline]
     pub(super) fn keep(&self, cost: Cost) {
         self.cost.store(cost.0, Relaxed);
@@ -179,7 +179,7 @@ impl Load {
             return;
         }
         let (open, word) = (self.open(nanos), self.estimate.load(Relaxed));
-        // Where nobody waits something has been forgiven since the last sample.
+        // Where nobody waits something is forgiven with time, which is not in it: so it is no younger than the last sample.
         let since = if open.waiting > 0 {
             tick(nanos)
         } else {
@@ -265,7 +265,7 @@ impl Load {
 
     #[cold]
     fn becomes_known(&self) {
-        let _ = self.newness.compare_exchange(UNASKED, 0, Relaxed, Relaxed);
+        let _ = self.newness.compare_exchange(UNASKED, 0, Release, Relaxed);
     }
 
     /// It has joined others now.
@@ -278,7 +278,8 @@ impl Load {
     /// Has it an estimate, and not just joined others?
     #[inline]
     pub(super) fn is_known(&self) -> bool {
-        self.newness() == 0
+        // What is known is there then.
+        self.newness.load(Acquire) == 0
     }
 
     /// For how long it has been with the others, in seconds. None: always.
@@ -294,7 +295,7 @@ impl Load {
     pub(super) fn settle(&self) {
         let has_estimate = self.estimate.load(Relaxed) != 0;
         self.newness
-            .store(if has_estimate { 0 } else { UNASKED }, Relaxed);
+            .store(if has_estimate { 0 } else { UNASKED }, Release);
     }
 
     /// An attempt has ended that took so many nanoseconds. An estimate is forgotten within `decay` seconds.

@@ -101,7 +101,8 @@ fn entry<'a, R: Rule + ?Sized>(
     choose(rule, roster, &all, tried, now)
 }
 
-/// A member of the subset that is in the set, without a veto, and that the call has not tried.
+/// A member of the subset of the very state of the set that a rule was shown: it is in the set, has no veto, and the call has not
+/// tried it. Nobody looks again.
 #[derive(Debug)]
 pub struct Shortcut {
     pub(super) member: usize,

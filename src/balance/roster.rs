@@ -8,6 +8,7 @@ use std::{
     hash::{Hash, Hasher},
     mem,
     ops::Deref,
+    ptr,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -193,12 +194,17 @@ impl Pool {
         latest
     }
 
-    /// From now on the rule draws from this one.
-    pub(super) fn keep_subset(&self, subset: &Arc<Subset>) {
+    /// From now on a rule draws from this one, in place of the one that it saw, if that has not been replaced meanwhile.
+    pub(super) fn keep_subset(&self, seen: Option<&Subset>, subset: &Arc<Subset>) {
         // The set may change meanwhile.
-        self.rosters.latest.rcu(|latest| Latest {
-            roster: latest.roster.clone(),
-            subset: Some(subset.clone()),
+        self.rosters.latest.rcu(|latest| {
+            if latest.subset().map(ptr::from_ref) != seen.map(ptr::from_ref) {
+                return latest.clone();
+            }
+            Arc::new(Latest {
+                roster: latest.roster.clone(),
+                subset: Some(subset.clone()),
+            })
         });
     }
 }
@@ -209,7 +215,10 @@ impl Follower for Rosters {
         // The subset may be made anew meanwhile.
         self.latest.rcu(|latest| Latest {
             roster: next.clone(),
-            subset: latest.subset.clone(),
+            subset: latest
+                .subset
+                .clone()
+                .filter(|subset| subset.is_of_use(next.len())),
         });
         self.outliers.set_changed();
     }

@@ -3,7 +3,7 @@
 //! It is published together with the set, so that a pick reads both at one look.
 
 use std::sync::{
-    Arc,
+    Arc, Weak,
     atomic::{AtomicBool, Ordering::Relaxed},
 };
 
@@ -16,7 +16,7 @@ use super::{
 #[derive(Debug)]
 pub(super) struct Subset {
     /// The rule that draws from it.
-    pub(super) owner: u64,
+    pub(super) owner: Weak<()>,
     /// Of which state of the set they are the first.
     pub(super) roster: u64,
     /// In nanoseconds, as the counters have it.
@@ -32,7 +32,7 @@ pub(super) struct Subset {
     pub(super) members: Option<Members>,
 }
 
-/// All of them.
+/// The members of a subset.
 #[derive(Debug, Clone)]
 pub(super) struct Members {
     /// After the last come some of the first once more, so that a few in a row are always a slice.
@@ -50,6 +50,12 @@ pub(super) struct Member {
 }
 
 impl Subset {
+    /// Is it of use for a set of so many? If not, it would keep what is counted about endpoints that have gone.
+    pub(super) fn is_of_use(&self, n: usize) -> bool {
+        let is_part = self.members.as_ref().is_none_or(|members| members.len() < n);
+        is_part && self.owner.strong_count() > 0
+    }
+
     /// Where a member is now. None: it has gone, or is described anew.
     #[inline]
     pub(super) fn place(&self, member: &Member, roster: &Roster) -> Option<usize> {

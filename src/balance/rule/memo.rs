@@ -70,10 +70,9 @@ impl<T> Memo<T> {
 
     #[cold]
     fn make(&self, id: u64, candidates: &Candidates<'_>, make: impl FnOnce() -> T) -> bool {
-        if self.making.swap(true, Acquire) {
+        let Some(_making) = Making::begin(&self.making) else {
             return false;
-        }
-        let _end = End(&self.making);
+        };
         let newest = Kept {
             id,
             pool: candidates.are_all().then(|| candidates.roster().pool()),
@@ -105,10 +104,17 @@ impl<T> Kept<T> {
     }
 }
 
-/// A user's closure may panic on the way.
-struct End<'a>(&'a AtomicBool);
+/// Something is made by one thread at a time. Code of users may panic on the way.
+pub(super) struct Making<'a>(&'a AtomicBool);
 
-impl Drop for End<'_> {
+impl<'a> Making<'a> {
+    /// None: another thread is at it.
+    pub(super) fn begin(is_made: &'a AtomicBool) -> Option<Self> {
+        (!is_made.swap(true, Acquire)).then_some(Making(is_made))
+    }
+}
+
+impl Drop for Making<'_> {
     fn drop(&mut self) {
         self.0.store(false, Release);
     }

@@ -392,7 +392,7 @@ impl<'a> Candidates<'a> {
 
     /// From the next pick on a rule draws from this one.
     fn keep_subset(&self, subset: &Arc<Subset>) {
-        self.pool.keep_subset(subset);
+        self.pool.keep_subset(self.subset(), subset);
     }
 
     /// The places of the endpoints of each zone of the set. Sorted at the first question after a change.

@@ -36,7 +36,7 @@ pub(super) fn draw(dice: &Dice, n: usize, choices: usize) -> Draw {
     }
 }
 
-/// One of each twelfth, if there are twelve choices. Where the twelfths begin is drawn as well.
+/// One of each part, of as many parts as there are choices. Where the parts begin is drawn as well.
 #[inline]
 fn one_of_each_part(dice: &Dice, n: u64, choices: usize) -> [u32; MOST_CHOICES] {
     let mut rng = dice.several();

@@ -6,7 +6,7 @@ mod newcomer;
 mod source;
 mod subset;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, atomic::AtomicBool};
 
 use tokio::time::Duration;
 
@@ -36,7 +36,7 @@ const SLOW_START: Duration = Duration::from_secs(4);
 /// - What is held against an endpoint that is asked no more is forgiven after a [while](EwmaBuilder::recovery). It is
 ///   asked by one call then; the next ones wait for how that ends.
 /// - A new endpoint is taken for the median of its peers, and gets little at [first](EwmaBuilder::slow_start).
-/// - Looking at an endpoint changes nothing, so it does not matter how often it is looked at.
+/// - Looking at an endpoint changes nothing of what is expected of it, so it does not matter how often it is looked at.
 /// - What it expects is divided by the endpoint's [weight](crate::call::Endpoint::weight): one with a weight of three is
 ///   taken until its answers take three times as long, or as many more attempts are in flight to it. That is its part under
 ///   load. If next to nothing is in flight, the heaviest gets nearly all; to give each its part then as well, take
@@ -61,8 +61,9 @@ const SLOW_START: Duration = Duration::from_secs(4);
 /// server, or as much traffic as the rule for the size asks for, keep servers evenly loaded. If a few clients with little
 /// traffic share a large set, and must reach all of it, take the [whole set](EwmaBuilder::whole_set).
 ///
-/// Each layer keeps one. Several layers that share a rule, in an `Arc`, have a part each; of several such rules in one layer, which
-/// a rule of your own asks in turn, the first has the part, and the others draw from the whole set.
+/// There is one for each set of figures: a layer, its services, and what is cloned from them share it. Several layers that share a
+/// rule, in an `Arc`, have a part each. Of several of these rules over one, as where a rule of your own asks them in turn, the first
+/// has the part, and the others draw from the whole set; once it has not been asked for ten seconds, another has it.
 ///
 /// # How good that is
 ///
@@ -90,8 +91,8 @@ pub struct Ewma {
     slow_start: f32,
     seed: u64,
     dice: Dice,
-    /// No other rule of this process has it.
-    id: u64,
+    /// What a subset knows it by.
+    id: Arc<()>,
     making: AtomicBool,
 }
 
@@ -116,8 +117,6 @@ pub struct EwmaBuilder {
     seed: Option<u64>,
     draws: Option<u64>,
 }
-
-static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Size {
@@ -165,7 +164,7 @@ impl Ewma {
             settings,
             seed,
             dice,
-            id: NEXT_ID.fetch_add(1, Relaxed),
+            id: Arc::default(),
             making: AtomicBool::new(false),
         }
     }

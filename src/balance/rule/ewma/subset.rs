@@ -1,10 +1,10 @@
 //! The part of a large set that is drawn from.
 
-use std::sync::{
-    Arc,
-    atomic::{
-        AtomicBool,
-        Ordering::{Acquire, Relaxed, Release},
+use std::{
+    ptr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
     },
 };
 
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::balance::{
     roster::Roster,
-    rule::Candidates,
+    rule::{Candidates, memo::Making},
     subset::{Member, Members, Subset},
 };
 
@@ -58,7 +58,12 @@ impl Ewma {
     /// The subset, if there is one and it is of this rule.
     #[inline]
     pub(super) fn subset<'a>(&self, candidates: &Candidates<'a>) -> Option<&'a Subset> {
-        candidates.subset().filter(|subset| subset.owner == self.id)
+        candidates.subset().filter(|subset| self.owns(subset))
+    }
+
+    #[inline]
+    fn owns(&self, subset: &Subset) -> bool {
+        ptr::eq(subset.owner.as_ptr(), Arc::as_ptr(&self.id))
     }
 
     /// Should it be made, or looked at again? A set has one subset: if that is another rule's, there is none for this one,
@@ -68,20 +73,18 @@ impl Ewma {
         let since = |then| candidates.nanos().saturating_sub(then);
         match candidates.subset() {
             None => true,
-            Some(subset) if subset.owner == self.id => {
+            Some(subset) if self.owns(subset) => {
                 since(subset.at) >= LOOK_AGAIN
                     || (subset.has_lost.load(Relaxed) && since(subset.made) >= MAKE_AGAIN)
             }
-            Some(other) => since(other.at) >= LEFT_ALONE,
+            Some(other) => since(other.at) >= LEFT_ALONE || other.owner.strong_count() == 0,
         }
     }
 
     /// Whoever comes first does it; the others go by what there is.
     #[cold]
     pub(super) fn renew(&self, candidates: &Candidates<'_>) -> Option<Arc<Subset>> {
-        if self.making.swap(true, Acquire) {
-            return None;
-        }
+        let _making = Making::begin(&self.making)?;
         let now = candidates.nanos();
         let subset = match self.subset(candidates) {
             Some(old) if now.saturating_sub(old.at) >= LOOK_AGAIN => self.look_again(candidates, old),
@@ -90,7 +93,6 @@ impl Ewma {
         };
         let subset = Arc::new(subset);
         candidates.keep_subset(&subset);
-        self.making.store(false, Release);
         Some(subset)
     }
 
@@ -126,6 +128,7 @@ impl Ewma {
                 at: candidates.nanos(),
                 in_flight,
                 has_lost: AtomicBool::new(false),
+                owner: old.owner.clone(),
                 members: old.members.clone(),
                 ..*old
             };
@@ -145,7 +148,7 @@ impl Ewma {
         let size = self.size(wanted);
         let is_part = size.saturating_mul(3) / 2 < candidates.len();
         Subset {
-            owner: self.id,
+            owner: Arc::downgrade(&self.id),
             roster: candidates.roster_id(),
             made: candidates.nanos(),
             at,
