@@ -68,8 +68,8 @@ const SLOW_START: Duration = Duration::from_secs(4);
 /// # How good that is
 ///
 /// In the simulation `examples/balance_sim` 50 clients call 100 servers, each of which is slow one fifth of the time. At
-/// 70, 80 and 90 % load the 99th percentile is 55, 58 and 65 ms; tower's balancer (two choices by peak EWMA) has 156, 222
-/// and 314 ms. With five servers that fail at once 0.03 % of the calls fail, instead of 8.3 %. That is where the
+/// 70, 80 and 90 % load the 99th percentile is 55, 58 and 63 ms; tower's balancer (two choices by peak EWMA) has 156, 222
+/// and 314 ms. With five servers that fail at once 0.02 % of the calls fail, instead of 8.3 %. That is where the
 /// defaults are from: fewer choices are worse at high load, and more hardly better.
 ///
 /// ```

@@ -187,3 +187,62 @@ impl Ewma {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Weak;
+
+    use http::Request;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::{
+        balance::{
+            figures::Counters,
+            pick::{Asked, pick},
+            roster::Pool,
+        },
+        call::{Endpoint, Endpoints},
+    };
+
+    fn endpoints(numbers: std::ops::Range<u32>) -> impl Iterator<Item = Endpoint> {
+        numbers.map(|n| Endpoint::new(format!("http://h{n}")).unwrap())
+    }
+
+    fn picked(pool: &Pool, rule: &Ewma) -> Weak<Counters> {
+        let now = pool.epoch().moment(Instant::now());
+        let (latest, request) = (pool.roster(), Request::new(()));
+        let (entry, _) = pick(rule, pool, &latest, &request, &Asked::read(), &[], &now).unwrap();
+        Arc::downgrade(entry.counters())
+    }
+
+    #[test]
+    fn nothing_is_kept_of_endpoints_that_have_gone_however_small_the_set_has_become() {
+        for left in [0, 1, 3, 18] {
+            let set: Endpoints = endpoints(0..100).collect();
+            let pool = Pool::new(set.clone());
+            let rule = Ewma::seeded(1);
+            let gone = picked(&pool, &rule);
+            assert!(pool.roster().subset().is_some() && gone.upgrade().is_some());
+            set.replace(endpoints(100..100 + left));
+            assert!(gone.upgrade().is_none(), "{left}");
+        }
+    }
+
+    #[test]
+    fn a_part_goes_with_its_rule_and_another_rule_has_one_then() {
+        let set: Endpoints = endpoints(0..100).collect();
+        let pool = Pool::new(set.clone());
+        let (first, second) = (Ewma::seeded(1), Ewma::seeded(2));
+        let is_of = |rule: &Ewma| pool.roster().subset().is_some_and(|subset| rule.owns(subset));
+        picked(&pool, &first);
+        picked(&pool, &second);
+        assert!(is_of(&first));
+        drop(first);
+        picked(&pool, &second);
+        assert!(is_of(&second));
+        drop(second);
+        set.remove("http://h1");
+        assert!(pool.roster().subset().is_none());
+    }
+}
