@@ -203,7 +203,7 @@ impl Pool {
             }
             Arc::new(Latest {
                 roster: latest.roster.clone(),
-                subset: Some(subset.clone()),
+                subset: subset.for_set_of(latest.len()),
             })
         });
     }
@@ -217,8 +217,8 @@ impl Follower for Rosters {
             roster: next.clone(),
             subset: latest
                 .subset
-                .clone()
-                .filter(|subset| subset.is_of_use(next.len())),
+                .as_ref()
+                .and_then(|subset| subset.for_set_of(next.len())),
         });
         self.outliers.set_changed();
     }
@@ -228,6 +228,12 @@ impl Latest {
     #[inline]
     pub(super) fn subset(&self) -> Option<&Subset> {
         self.subset.as_deref()
+    }
+
+    /// The subset, if it is another than this one.
+    pub(super) fn other_subset(&self, seen: Option<&Subset>) -> Option<&Arc<Subset>> {
+        let is_other = self.subset().map(ptr::from_ref) != seen.map(ptr::from_ref);
+        self.subset.as_ref().filter(|_| is_other)
     }
 
     pub(super) fn roster(&self) -> &Arc<Roster> {

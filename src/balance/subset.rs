@@ -50,10 +50,21 @@ pub(super) struct Member {
 }
 
 impl Subset {
-    /// Is it of use for a set of so many? If not, it would keep what is counted about endpoints that have gone.
-    pub(super) fn is_of_use(&self, n: usize) -> bool {
-        let is_part = self.members.as_ref().is_none_or(|members| members.len() < n);
-        is_part && self.owner.strong_count() > 0
+    /// What of it is of use for a set of so many. Members that are no part of it would keep what is counted about endpoints that
+    /// have gone; how many are wanted is known still, until it is made anew.
+    pub(super) fn for_set_of(self: &Arc<Self>, n: usize) -> Option<Arc<Self>> {
+        if self.owner.strong_count() == 0 {
+            return None;
+        }
+        if self.members.as_ref().is_none_or(|members| members.len() < n) {
+            return Some(self.clone());
+        }
+        Some(Arc::new(Subset {
+            owner: self.owner.clone(),
+            has_lost: AtomicBool::new(true),
+            members: None,
+            ..**self
+        }))
     }
 
     /// Where a member is now. None: it has gone, or is described anew.

@@ -390,6 +390,11 @@ impl<'a> Candidates<'a> {
         self.latest.subset()
     }
 
+    /// The one that has been published since, if there is one.
+    fn newer_subset(&self) -> Option<Arc<Subset>> {
+        self.pool.roster().other_subset(self.subset()).cloned()
+    }
+
     /// From the next pick on a rule draws from this one.
     fn keep_subset(&self, subset: &Arc<Subset>) {
         self.pool.keep_subset(self.subset(), subset);

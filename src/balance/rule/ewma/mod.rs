@@ -63,7 +63,7 @@ const SLOW_START: Duration = Duration::from_secs(4);
 ///
 /// There is one for each set of figures: a layer, its services, and what is cloned from them share it. Several layers that share a
 /// rule, in an `Arc`, have a part each. Of several of these rules over one, as where a rule of your own asks them in turn, the first
-/// has the part, and the others draw from the whole set; once it has not been asked for ten seconds, another has it.
+/// has the part, and the others draw from the whole set; once it has not been asked for ten seconds, or has gone, another has it.
 ///
 /// # How good that is
 ///

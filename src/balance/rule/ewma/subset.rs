@@ -43,6 +43,11 @@ impl Source for Members {
     }
 }
 
+/// Would so many be a part of so many?
+fn is_part(size: usize, n: usize) -> bool {
+    size.saturating_mul(3) / 2 < n
+}
+
 impl<'a> Seen<'a> {
     #[inline(always)]
     pub(super) fn member(member: &'a Member) -> Self {
@@ -85,6 +90,10 @@ impl Ewma {
     #[cold]
     pub(super) fn renew(&self, candidates: &Candidates<'_>) -> Option<Arc<Subset>> {
         let _making = Making::begin(&self.making)?;
+        // A pick may ask several times, and others have come before.
+        if let Some(newer) = candidates.newer_subset() {
+            return Some(newer).filter(|newer| self.owns(newer));
+        }
         let now = candidates.nanos();
         let subset = match self.subset(candidates) {
             Some(old) if now.saturating_sub(old.at) >= LOOK_AGAIN => self.look_again(candidates, old),
@@ -121,8 +130,16 @@ impl Ewma {
             old.wanted
         };
         let size = self.size(wanted);
+        let (are_enough, are_few) = (
+            eligible * 4 >= size.saturating_mul(3),
+            eligible * 3 <= size.saturating_mul(4),
+        );
+        // All are drawn from where hardly more than so many can be had.
         let fits = old.roster == candidates.roster_id()
-            && (members.is_none() || (eligible * 4 >= size * 3 && eligible * 3 <= size * 4));
+            && match members {
+                None => are_few || !is_part(size, n),
+                Some(_) => are_enough && are_few,
+            };
         if wanted == old.wanted && fits {
             return Subset {
                 at: candidates.nanos(),
@@ -146,7 +163,8 @@ impl Ewma {
 
     fn make(&self, candidates: &Candidates<'_>, at: u64, in_flight: f32, wanted: usize) -> Subset {
         let size = self.size(wanted);
-        let is_part = size.saturating_mul(3) / 2 < candidates.len();
+        let n = candidates.len();
+        let members = is_part(size, n).then(|| self.first(candidates.roster(), size));
         Subset {
             owner: Arc::downgrade(&self.id),
             roster: candidates.roster_id(),
@@ -155,7 +173,8 @@ impl Ewma {
             has_lost: AtomicBool::new(false),
             in_flight,
             wanted,
-            members: is_part.then(|| self.first(candidates.roster(), size)),
+            // With those that may not be picked they may be nearly all.
+            members: members.filter(|members| is_part(members.len(), n)),
         }
     }
 
@@ -201,15 +220,16 @@ mod tests {
             figures::Counters,
             pick::{Asked, pick},
             roster::Pool,
+            rule::Rule,
         },
-        call::{Endpoint, Endpoints},
+        call::{Endpoint, Endpoints, Veto},
     };
 
     fn endpoints(numbers: std::ops::Range<u32>) -> impl Iterator<Item = Endpoint> {
         numbers.map(|n| Endpoint::new(format!("http://h{n}")).unwrap())
     }
 
-    fn picked(pool: &Pool, rule: &Ewma) -> Weak<Counters> {
+    fn picked(pool: &Pool, rule: &impl Rule) -> Weak<Counters> {
         let now = pool.epoch().moment(Instant::now());
         let (latest, request) = (pool.roster(), Request::new(()));
         let (entry, _) = pick(rule, pool, &latest, &request, &Asked::read(), &[], &now).unwrap();
@@ -244,5 +264,55 @@ mod tests {
         drop(second);
         set.remove("http://h1");
         assert!(pool.roster().subset().is_none());
+    }
+
+    /// Does something with what a rule is shown.
+    struct Shown<F>(F);
+
+    impl<F: Fn(&Candidates<'_>)> Rule for Shown<F> {
+        fn pick(&self, candidates: &Candidates<'_>) -> Option<usize> {
+            (self.0)(candidates);
+            Some(0)
+        }
+    }
+
+    #[test]
+    fn a_pick_that_asks_several_times_makes_a_part_once() {
+        let pool = Pool::new(endpoints(0..100).collect());
+        let rule = Ewma::seeded(1);
+        let shown = Shown(|candidates: &Candidates<'_>| {
+            let made = [(); 2].map(|()| rule.renew(candidates).unwrap());
+            assert!(Arc::ptr_eq(&made[0], &made[1]));
+        });
+        picked(&pool, &shown);
+    }
+
+    #[test]
+    fn how_many_are_wanted_is_known_still_where_a_set_has_become_smaller_than_the_part() {
+        let set: Endpoints = endpoints(0..400).collect();
+        let pool = Pool::new(set.clone());
+        let rule = Ewma::seeded(1);
+        let shown = Shown(|candidates: &Candidates<'_>| {
+            let part = rule.make(candidates, candidates.nanos(), 120.0, 240);
+            candidates.keep_subset(&Arc::new(part));
+        });
+        let gone = picked(&pool, &shown);
+        let members = || pool.roster().subset().unwrap().members.as_ref().map(Members::len);
+        assert_eq!(members(), Some(240));
+        set.replace(endpoints(200..400));
+        assert_eq!(members(), None);
+        assert_eq!(pool.roster().subset().unwrap().wanted, 240);
+        assert!(gone.upgrade().is_none());
+    }
+
+    #[test]
+    fn all_are_drawn_from_where_a_part_would_be_nearly_all_for_their_vetoes() {
+        let set: Endpoints = endpoints(0..100).collect();
+        let pool = Pool::new(set.clone());
+        let rule = Ewma::seeded(1);
+        let forbid = |endpoint: &Endpoint| endpoint.eligibility().forbid(Veto::User);
+        set.snapshot().endpoints().iter().skip(10).for_each(forbid);
+        picked(&pool, &rule);
+        assert!(pool.roster().subset().unwrap().members.is_none());
     }
 }
