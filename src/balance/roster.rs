@@ -198,7 +198,7 @@ impl Pool {
     pub(super) fn keep_subset(&self, seen: Option<&Subset>, subset: &Arc<Subset>) {
         // The set may change meanwhile.
         self.rosters.latest.rcu(|latest| {
-            if latest.subset().map(ptr::from_ref) != seen.map(ptr::from_ref) {
+            if latest.other_subset(seen).is_some() {
                 return latest.clone();
             }
             Arc::new(Latest {

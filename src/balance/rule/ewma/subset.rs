@@ -29,6 +29,8 @@ const LOOK_AGAIN: u64 = 1_000_000_000;
 const MAKE_AGAIN: u64 = 20_000_000;
 /// If another rule has not looked for so long after its subset, it is given up.
 const LEFT_ALONE: u64 = 10 * LOOK_AGAIN;
+/// Such a share of the set is no part of it.
+const NEARLY_ALL: f32 = 0.9;
 const MOST_LOOKS: usize = 512;
 
 impl Source for Members {
@@ -92,7 +94,9 @@ impl Ewma {
         let _making = Making::begin(&self.making)?;
         // A pick may ask several times, and others have come before.
         if let Some(newer) = candidates.newer_subset() {
-            return Some(newer).filter(|newer| self.owns(newer));
+            // One of a later state of the set may have members that this pick does not know.
+            let is_of_it = newer.roster == candidates.roster_id();
+            return Some(newer).filter(|newer| is_of_it && self.owns(newer));
         }
         let now = candidates.nanos();
         let subset = match self.subset(candidates) {
@@ -173,8 +177,8 @@ impl Ewma {
             has_lost: AtomicBool::new(false),
             in_flight,
             wanted,
-            // With those that may not be picked they may be nearly all.
-            members: members.filter(|members| is_part(members.len(), n)),
+            // With those that may not be picked they may be nearly all. That is below what makes it be made anew.
+            members: members.filter(|members| members.len() as f32 <= NEARLY_ALL * n as f32),
         }
     }
 
@@ -314,5 +318,34 @@ mod tests {
         set.snapshot().endpoints().iter().skip(10).for_each(forbid);
         picked(&pool, &rule);
         assert!(pool.roster().subset().unwrap().members.is_none());
+    }
+
+    #[test]
+    fn however_many_have_a_veto_a_part_is_not_made_anew_at_each_look() {
+        for n in [28, 40, 100] {
+            for vetoes in 0..n {
+                let set: Endpoints = endpoints(0..n).collect();
+                let forbid = |endpoint: &Endpoint| endpoint.eligibility().forbid(Veto::User);
+                let snapshot = set.snapshot();
+                snapshot.endpoints().iter().take(vetoes as usize).for_each(forbid);
+                let pool = Pool::new(set.clone());
+                let rule = Ewma::seeded(1);
+                let looked_again = Shown(|candidates: &Candidates<'_>| {
+                    if !candidates.are_all() {
+                        return;
+                    }
+                    let made = rule.make(candidates, candidates.nanos(), 0.0, SUBSET);
+                    let later = Candidates {
+                        now: &pool
+                            .epoch()
+                            .moment(candidates.now() + tokio::time::Duration::from_secs(1)),
+                        ..*candidates
+                    };
+                    let again = rule.look_again(&later, &made);
+                    assert_eq!(again.made, made.made, "{vetoes} of {n}");
+                });
+                picked(&pool, &looked_again);
+            }
+        }
     }
 }
